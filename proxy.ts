@@ -1,5 +1,100 @@
 #!/usr/bin/env bun
+/**
+ * Language-tag proxy: stands between Sonarr or Radarr and Prowlarr, and writes what an indexer says of a release's
+ * language into its title, where the clients' custom formats see it:
+ *
+ *     <title>Show.S01E01.1080p.WEB-GRP</title> <newznab:attr name="language" value="French"/>
+ *     <title>Show.S01E01.MULTi.VFF.1080p.WEB-GRP</title> …
+ *
+ * All else passes through untouched. Read on from top to bottom: configuration, rules, feed, proxy, command line. To
+ * run it: `BACKEND_URL=http://prowlarr:9696 bun proxy.ts`, or `bun proxy.ts --help`.
+ */
+import { hostname } from "node:os";
+import { parseArgs, promisify } from "node:util";
+import zlib from "node:zlib";
 import { XMLParser } from "fast-xml-parser";
+import { version } from "./package.json";
+
+// ─── Configuration: what the environment says ───────────────────────────────────────────────────────────────────────
+
+export interface Config {
+  /** Where requests go: scheme, credentials, host, port and URL base, without a slash at the end. */
+  backend: string;
+  /** The same for a log: without credentials. */
+  backendName: string;
+  /** The backend's URL base, such as `/prowlarr`, or empty. */
+  urlBase: string;
+  /** The proxy's own key; empty where there is none. */
+  apiKey: string;
+  port: number;
+  /** Milliseconds that the backend may take until its answer begins. */
+  timeout: number;
+  log: Log;
+}
+
+/** A mistake in how the program was called: the message says what to do. */
+export class UsageError extends Error {}
+
+/**
+ * Reads the configuration from environment variables; an empty one counts as not set.
+ *
+ * @throws UsageError that names the variable and what is expected
+ */
+export function readConfig(env: Record<string, string | undefined>): Config {
+  const url = URL.parse(env["BACKEND_URL"]?.trim() ?? "");
+  if (!url || !/^https?:$/.test(url.protocol) || url.search || url.hash)
+    throw new UsageError(
+      "BACKEND_URL must be Prowlarr's address, such as http://prowlarr:9696 or http://nas:9696/prowlarr.",
+    );
+  url.pathname = url.pathname.replace(/\/+$/, "");
+  const urlBase = url.pathname === "/" ? "" : url.pathname;
+  const credentials = url.username && `${url.username}${url.password && `:${url.password}`}@`;
+  return {
+    backend: `${url.protocol}//${credentials}${url.host}${urlBase}`,
+    backendName: `${url.protocol}//${url.host}${urlBase}`,
+    urlBase,
+    apiKey: env["BACKEND_API_KEY"]?.trim() ?? "",
+    port: readPort(env),
+    timeout: 1000 * readNumber(env, "BACKEND_TIMEOUT", 120, 86_400, "a number of seconds from 1 to 86400"),
+    log: createLog(readLogLevel(env)),
+  };
+}
+
+function readPort(env: Record<string, string | undefined>): number {
+  return readNumber(env, "PORT", 8080, 65_535, "a port number from 1 to 65535");
+}
+
+function readNumber(
+  env: Record<string, string | undefined>,
+  name: string,
+  preset: number,
+  most: number,
+  expected: string,
+) {
+  const value = env[name]?.trim() || String(preset);
+  if (!/^\d{1,5}$/.test(value) || Number(value) < 1 || Number(value) > most)
+    throw new UsageError(`${name} must be ${expected}, not ${JSON.stringify(value)}.`);
+  return Number(value);
+}
+
+const LOG_LEVELS = ["debug", "info", "warn"] as const;
+type LogLevel = (typeof LOG_LEVELS)[number];
+
+function readLogLevel(env: Record<string, string | undefined>): LogLevel {
+  const value = env["LOG_LEVEL"]?.trim().toLowerCase() || "info";
+  const level = LOG_LEVELS.find((level) => level === value);
+  if (!level) throw new UsageError(`LOG_LEVEL must be debug, info or warn, not ${JSON.stringify(value)}.`);
+  return level;
+}
+
+/** One function a level; those below the level that was asked for do nothing. */
+export type Log = Record<LogLevel, (line: string) => void>;
+
+function createLog(least: LogLevel): Log {
+  const write = (line: string) => console.log(line);
+  const quiet = () => {};
+  return { debug: least === "debug" ? write : quiet, info: least === "warn" ? quiet : write, warn: write };
+}
 
 // ─── Rules: which values are French, and where in a release title the tag goes ──────────────────────────────────────
 //
@@ -215,9 +310,8 @@ function tagBeside(title: string, at: number): { at: number; insert: string } {
   return { at, insert: left + TAG + right };
 }
 
-/** The title that a French release gets: `decide` carried out. */
-export function tagTitle(title: string): string {
-  const { at, insert } = decide(title);
+/** The title that a decision leads to. */
+export function apply(title: string, { at, insert }: Decision): string {
   return title.slice(0, at) + insert + title.slice(at);
 }
 
@@ -502,3 +596,375 @@ function utf8(text: string): string {
   return text.replace(UTF8_SEQUENCES, (sequence) => Buffer.from(sequence, "latin1").toString());
 }
 const UTF8_SEQUENCES = new RegExp(`(?:${UTF8_SEQUENCE})+`, "g");
+
+// ─── Proxy: a request comes in, goes to the backend, and its answer goes back ───────────────────────────────────────
+
+/** What a request is for. All else never reaches the backend, so that its web page and its key stay private. */
+type Route = "health" | "search" | "pass";
+
+function routeOf(path: string): Route | undefined {
+  if (HIDDEN_DOT_SEGMENT.test(path)) return undefined;
+  if (path === "/health") return "health";
+  if (/^\/\d+\/api$/.test(path)) return "search";
+  if (/^\/(?:\d+\/download$|api\/v1\/.)/.test(path)) return "pass";
+  return undefined;
+}
+/** A dot segment that the URL parser leaves as it is, such as `..%2F`, encoded however often. */
+const HIDDEN_DOT_SEGMENT = /(?:\/|%(?:25)*(?:2f|5c))(?:\.|%(?:25)*2e){1,2}(?=\/|%(?:25)*(?:2f|5c)|$)/i;
+
+/**
+ * Serves until it is stopped.
+ *
+ * @throws where the port is taken, or not this user's to take
+ */
+export function serve(config: Config): Bun.Server<undefined> {
+  return Bun.serve({
+    port: config.port,
+    // A search may be silent for as long as BACKEND_TIMEOUT allows, where Bun would hang up after 10 seconds.
+    idleTimeout: 0,
+    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
+    fetch: (request, server) => handle(request, server, config),
+  });
+}
+
+async function handle(request: Request, server: Bun.Server<undefined>, config: Config): Promise<Response> {
+  const started = performance.now();
+  const { pathname, search } = new URL(request.url, "http://proxy");
+  // The backend's own links begin with its URL base, which `config.backend` holds already.
+  const path = pathname.startsWith(`${config.urlBase}/`) ? pathname.slice(config.urlBase.length) : pathname;
+  const route = routeOf(path);
+  const line = () => describe(request.method, path, search);
+  const done = (outcome: string) => {
+    config.log.info(`${line()} → ${outcome}, ${Math.round(performance.now() - started)} ms`);
+  };
+  const fail = ({ status, message }: Problem) => {
+    done(`${status}: ${message}`);
+    return failure(route, { status, message });
+  };
+
+  if (route === "health") return Response.json({ status: "ok" });
+  if (!route) return fail(NO_ROUTE);
+  try {
+    const response = await ask(request, server, config, path + search);
+    if (route === "search" && isFeed(request, response)) return await answerSearch(response, config.log, done);
+    done(String(response.status));
+    return passOn(response, () => config.log.warn(`${line()}: the backend broke off its answer`));
+  } catch (error) {
+    return fail(request.signal.aborted ? CLIENT_LEFT : problemOf(error, config));
+  }
+}
+
+/** A request in a log's words: never with its key, its link or any other parameter than the search's kind and text. */
+function describe(method: string, path: string, search: string): string {
+  const query = new URLSearchParams(search);
+  const type = query.get("t")?.replace(/\W/g, "").slice(0, 20);
+  const text = query.get("q")?.slice(0, 200);
+  return [method, path, type, text && JSON.stringify(text)].filter(Boolean).join(" ");
+}
+
+/** The request as it came, sent to the backend. */
+async function ask(request: Request, server: Bun.Server<undefined>, config: Config, target: string): Promise<Response> {
+  const slow = new AbortController();
+  const timer = setTimeout(() => slow.abort(new NoAnswer()), config.timeout);
+  try {
+    return await fetch(config.backend + target, {
+      method: request.method,
+      headers: forwardedHeaders(request, server),
+      body: request.body,
+      signal: AbortSignal.any([request.signal, slow.signal]),
+      redirect: "manual",
+      decompress: false,
+      // The backend is on the home network: HTTP_PROXY is not meant for it.
+      proxy: false,
+      // A connection that the backend has closed meanwhile: Bun asks once more on a new one, but only what has no body.
+      keepalive: request.method === "GET" || request.method === "HEAD",
+    });
+  } finally {
+    clearTimeout(timer);
+  }
+}
+class NoAnswer extends Error {}
+
+function forwardedHeaders(request: Request, server: Bun.Server<undefined>): Headers {
+  const headers = new Headers(request.headers);
+  const host = headers.get("host");
+  const client = server.requestIP(request)?.address.replace(/^::ffff:/, "");
+  removeHopByHop(headers);
+  headers.delete("host");
+  // Prowlarr builds the feed's download links from these, so that a download comes back through the proxy.
+  if (client) headers.append("x-forwarded-for", client);
+  if (host && !headers.has("x-forwarded-host")) headers.set("x-forwarded-host", host);
+  if (!headers.has("x-forwarded-proto")) headers.set("x-forwarded-proto", "http");
+  return headers;
+}
+
+/** Takes out what speaks of a connection and not of the message (RFC 9110, §7.6.1). */
+function removeHopByHop(headers: Headers): void {
+  const named = headers.get("connection")?.match(/[\w!#$%&'*+.^`|~-]+/g) ?? [];
+  for (const name of [...HOP_BY_HOP, ...named]) headers.delete(name);
+}
+const HOP_BY_HOP = words(
+  "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade",
+);
+
+/** Hands the backend's answer on as it comes, no faster than the client takes it. */
+function passOn(response: Response, brokenOff: () => void): Response {
+  removeHopByHop(response.headers);
+  const { body, status, statusText, headers } = response;
+  return new Response(body && relay(body, brokenOff), { status, statusText, headers });
+}
+
+/** A body that reports when it breaks off: Bun would print the error, and with it the URL and its key. */
+async function* relay(body: ReadableStream<Uint8Array>, brokenOff: () => void): AsyncGenerator<Uint8Array> {
+  try {
+    yield* body;
+  } catch (error) {
+    brokenOff();
+    throw error;
+  }
+}
+
+function isFeed(request: Request, response: Response): boolean {
+  const type = response.headers.get("content-type") ?? "";
+  return response.status === 200 && request.method !== "HEAD" && /^[^;]*[/+]xml\b/i.test(type);
+}
+
+/** A search response, read to its end and tagged; what can't be understood goes on as it came. */
+async function answerSearch(response: Response, log: Log, done: (outcome: string) => void): Promise<Response> {
+  const { headers } = response;
+  const received = await readWhole(response);
+  const feed = await decoded(received, headers.get("content-encoding"));
+  const { body, items, french } = tagFeed(feed ?? received);
+
+  removeHopByHop(headers);
+  headers.delete("content-length");
+  if (body !== feed) headers.delete("content-encoding");
+  const tagged = french.filter(({ decision }) => decision.insert).length;
+  done(`200, ${items} items, ${tagged} tagged`);
+  for (const { title, decision } of french) log.debug(`  ${title} → ${apply(title, decision)} (${explain(decision)})`);
+  return new Response(body === feed ? received : body, { headers });
+}
+
+/** The whole body of an answer. */
+async function readWhole(response: Response): Promise<Uint8Array> {
+  if (Number(response.headers.get("content-length")) > LARGEST_FEED) throw new FeedTooLarge();
+  if (response.headers.has("content-length")) return await response.bytes();
+  const chunks: Uint8Array[] = [];
+  let size = 0;
+  for await (const chunk of response.body ?? []) {
+    size += chunk.length;
+    if (size > LARGEST_FEED) throw new FeedTooLarge();
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks);
+}
+const LARGEST_FEED = 64 * 1024 * 1024;
+class FeedTooLarge extends Error {}
+
+/** A feed's bytes without their compression, or nothing where that isn't known or fails. */
+async function decoded(bytes: Uint8Array, encoding: string | null): Promise<Uint8Array | undefined> {
+  if (!encoding || /^identity$/i.test(encoding)) return bytes;
+  try {
+    return await DECODERS[encoding.trim().toLowerCase()]?.(bytes, { maxOutputLength: LARGEST_FEED });
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ERR_BUFFER_TOO_LARGE") throw new FeedTooLarge();
+    return undefined;
+  }
+}
+type Decoder = (bytes: Uint8Array, options: { maxOutputLength: number }) => Promise<Uint8Array>;
+const DECODERS: Record<string, Decoder> = {
+  gzip: promisify(zlib.gunzip),
+  "x-gzip": promisify(zlib.gunzip),
+  deflate: promisify(zlib.inflate),
+  br: promisify(zlib.brotliDecompress),
+  zstd: promisify(zlib.zstdDecompress),
+};
+
+/** An error of the proxy's own: one sentence that tells what to do, without an address that holds a password. */
+type Problem = { status: number; message: string };
+const NO_ROUTE: Problem = {
+  status: 404,
+  message: "No such route: the proxy serves /health, /<id>/api, /<id>/download and /api/v1/, all else ask of Prowlarr.",
+};
+const CLIENT_LEFT: Problem = { status: 499, message: "the client left" };
+
+function problemOf(error: unknown, { backendName, timeout }: Config): Problem {
+  if (error instanceof NoAnswer)
+    return {
+      status: 504,
+      message: `No answer from ${backendName} within ${timeout / 1000} s: see what keeps it, or raise BACKEND_TIMEOUT.`,
+    };
+  if (error instanceof FeedTooLarge)
+    return {
+      status: 502,
+      message: `The feed from ${backendName} is larger than ${LARGEST_FEED >> 20} MiB: search for less at a time.`,
+    };
+  const code = String((error as NodeJS.ErrnoException).code ?? "");
+  if (/REFUSED|ENOTFOUND|UNREACH|TIMEDOUT|FailedToOpenSocket|EAI_/i.test(code))
+    return {
+      status: 502,
+      message: `${backendName} can't be reached: see whether Prowlarr runs, and whether BACKEND_URL is its address.`,
+    };
+  return {
+    status: 502,
+    message: `The answer from ${backendName} broke off or was no HTTP (${code || "unknown"}): try again.`,
+  };
+}
+
+/** The answer to a failed request: where a client searches, an indexer's error document, which it shows; else JSON. */
+function failure(route: Route | undefined, { status, message }: Problem): Response {
+  if (route !== "search") return Response.json({ error: message }, { status });
+  const description = Bun.escapeHTML(message).replaceAll("&#x27;", "&apos;");
+  return new Response(`<?xml version="1.0" encoding="UTF-8"?>\n<error code="900" description="${description}"/>\n`, {
+    status,
+    headers: { "content-type": "application/rss+xml; charset=utf-8" },
+  });
+}
+
+// ─── Command line ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+const HELP = `language-tag-proxy ${version}: writes an indexer's language attribute into release titles
+
+  language-tag-proxy                  serve (see Configuration)
+  language-tag-proxy --demo           serve a small sample feed, to try it without Prowlarr
+  language-tag-proxy --title TITLE…   what a French release of that title becomes, and why; - reads titles from stdin
+  language-tag-proxy --health         ask a running proxy whether it is well; exits with 0 or 1
+  language-tag-proxy --help, --version
+
+Configuration, from the environment:
+  BACKEND_URL      Prowlarr's address, such as http://prowlarr:9696 (required)
+  BACKEND_API_KEY  Prowlarr's key, used only to list its indexers at start
+  PORT             where to listen (8080)
+  BACKEND_TIMEOUT  seconds to wait for an answer to begin (120)
+  LOG_LEVEL        debug (each title), info (each request) or warn (info)`;
+
+/** Asks the backend for its indexers, and logs for each the URL to paste into Sonarr or Radarr. Never throws. */
+async function announce(config: Config): Promise<void> {
+  const { apiKey, backendName, log } = config;
+  if (!apiKey)
+    return log.info("BACKEND_API_KEY is not set, so the indexers are not listed here; searches work without it.");
+  try {
+    const [status, indexers] = await Promise.all(["system/status", "indexer"].map((what) => askAsProxy(config, what)));
+    log.info(
+      `${status.appName} ${status.version} at ${backendName} has these indexers; as URL in Sonarr and Radarr, use:`,
+    );
+    for (const { id, name } of indexers) log.info(`  http://${hostname()}:${config.port}/${id}/  → ${id}: ${name}`);
+  } catch (error) {
+    log.warn(
+      `The indexers can't be listed: ${error instanceof UsageError ? error.message : problemOf(error, config).message}`,
+    );
+  }
+}
+
+async function askAsProxy({ backend, apiKey }: Config, what: string) {
+  const response = await fetch(`${backend}/api/v1/${what}`, {
+    headers: { "x-api-key": apiKey },
+    redirect: "manual",
+    proxy: false,
+    signal: AbortSignal.timeout(10_000),
+  });
+  if (response.status === 401)
+    throw new UsageError("the backend refuses BACKEND_API_KEY; copy it from Prowlarr → Settings → General.");
+  if (!response.ok)
+    throw new UsageError(
+      `the backend answers with ${response.status}; see whether BACKEND_URL is Prowlarr's address, with its URL base.`,
+    );
+  return response.json() as any;
+}
+
+/** Title, languages; `--demo` serves them as a backend would. */
+const DEMO: [title: string, languages: string[]][] = [
+  ["Les.Revenants.S01E01.1080p.WEB.H264-DEMO", ["English", "French"]],
+  ["Les.Revenants.S01E02.MULTi.1080p.WEB.H264-DEMO", ["French"]],
+  ["Les.Revenants.S01E03.FRENCH.720p.HDTV.x264-DEMO", ["French"]],
+  ["Les.Revenants.S01E04.1080p.WEB.H264-DEMO", ["English", "German"]],
+];
+
+/** A backend of our own with a handful of releases; returns its address. */
+function serveDemoBackend(): string {
+  const items = DEMO.map(([title, languages]) => {
+    const attributes = languages.map((language) => `<newznab:attr name="language" value="${language}" />`).join("");
+    return `    <item><title>${title}</title>${attributes}</item>\n`;
+  });
+  const feed = `<?xml version="1.0" encoding="UTF-8"?>
+<rss version="2.0" xmlns:newznab="http://www.newznab.com/DTD/2010/feeds/attributes/">
+  <channel>
+${items.join("")}  </channel>
+</rss>
+`;
+  const headers = { "content-type": "application/rss+xml" };
+  return Bun.serve({ hostname: "127.0.0.1", port: 0, fetch: () => new Response(feed, { headers }) }).url.origin;
+}
+
+async function explainTitles(titles: string[]): Promise<void> {
+  const all = titles.includes("-") ? (await Bun.stdin.text()).split(/\r?\n/).filter(Boolean) : titles;
+  if (all.length === 0) throw new UsageError('--title needs a title, such as --title "Show.S01E01.1080p.WEB-GRP".');
+  for (const title of all) {
+    const decision = decide(title);
+    console.log(`${apply(title, decision)}\n  ${explain(decision)}`);
+  }
+}
+
+async function askHealth(port: number): Promise<boolean> {
+  const signal = AbortSignal.timeout(5000);
+  return fetch(`http://127.0.0.1:${port}/health`, { signal, proxy: false }).then(
+    (response) => response.ok,
+    () => false,
+  );
+}
+
+/** Answers what is in flight, then ends the process. A second signal ends it at once. */
+async function stop(server: Bun.Server<undefined>): Promise<void> {
+  server.stop();
+  while (server.pendingRequests > 0) await Bun.sleep(10);
+  process.exit(0);
+}
+
+function start(env: Record<string, string | undefined>): Config {
+  const config = readConfig(env);
+  let server: Bun.Server<undefined>;
+  try {
+    server = serve(config);
+  } catch (error) {
+    const code = (error as NodeJS.ErrnoException).code;
+    const problem = code === "EADDRINUSE" ? "is taken" : `can't be opened (${code})`;
+    throw new UsageError(`Port ${config.port} ${problem}: set PORT to another one, or stop what uses it.`);
+  }
+  for (const signal of ["SIGTERM", "SIGINT"]) process.once(signal, () => stop(server));
+  config.log.info(`language-tag-proxy ${version} listens on port ${config.port}; backend: ${config.backendName}`);
+  return config;
+}
+
+async function main(): Promise<void> {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: {
+      demo: { type: "boolean" },
+      title: { type: "boolean" },
+      health: { type: "boolean" },
+      help: { type: "boolean", short: "h" },
+      version: { type: "boolean" },
+    },
+  });
+  if (values.help) return console.log(HELP);
+  if (values.version) return console.log(version);
+  if (values.title) return explainTitles(positionals);
+  if (positionals.length > 0) throw new UsageError(`What is "${positionals[0]}"? See --help.`);
+  if (values.health) process.exit((await askHealth(readPort(process.env))) ? 0 : 1);
+  if (!values.demo) return announce(start(process.env));
+
+  const { port } = start({ ...process.env, BACKEND_URL: serveDemoBackend() });
+  console.log(`Try it in another terminal, and see MULTi.VFF in the first two titles; the other two stay as they are:
+
+  curl "http://localhost:${port}/1/api?t=tvsearch&q=les+revenants"
+`);
+}
+
+if (import.meta.main) {
+  main().catch((error: Error) => {
+    const isUsage =
+      error instanceof UsageError || String((error as NodeJS.ErrnoException).code).startsWith("ERR_PARSE_ARGS");
+    console.error(isUsage ? error.message : error);
+    process.exit(1);
+  });
+}
