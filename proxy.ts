@@ -9,6 +9,7 @@
  * All else passes through untouched. Read on from top to bottom: configuration, rules, feed, proxy, command line. To
  * run it: `BACKEND_URL=http://prowlarr:9696 bun proxy.ts`, or `bun proxy.ts --help`.
  */
+import { isUtf8 } from "node:buffer";
 import { hostname } from "node:os";
 import { parseArgs, promisify } from "node:util";
 import zlib from "node:zlib";
@@ -337,45 +338,49 @@ export function explain({ reason, found, marker }: Decision): string {
 // ─── Feed: a search response with its French titles tagged ──────────────────────────────────────────────────────────
 //
 // The feed is spliced, never printed anew: all bytes but the inserted tags are the backend's own. It is read as Latin-1,
-// one character a byte, so that an offset in the text is an offset in the bytes, whatever the encoding is. All searches
-// go forward from where the last one ended, so that no feed, however hostile, takes more than linear time.
+// one character a byte, so that an index into the text is an offset in the feed, whatever its encoding. All searches go
+// forward from where the last one ended, so that no feed, however hostile, takes more than linear time.
 
-/** A release in a feed that has French audio: its title as a client reads it, and what happens to it. */
+/** A release of French audio: its title as a client reads it, what happens to it, and how far into the element. */
 export interface FrenchRelease {
   title: string;
   decision: Decision;
+  offset: number;
+}
+
+/** A search response, tagged: the backend's bytes in pieces, with the tags between them. */
+export interface TaggedFeed {
+  pieces: (Uint8Array | string)[];
+  items: number;
+  french: FrenchRelease[];
 }
 
 /**
  * Tags the French releases of a search response.
  *
  * @param feed the response's bytes, uncompressed, in any encoding that contains ASCII
- * @returns the bytes with the tags in place (`feed` itself where there is nothing to do: no French, not a feed, not
- * well-formed), how many items the feed has, and its French releases
+ * @returns one piece, the feed itself, where there is nothing to do: no French, not a feed, not well-formed
  */
-export function tagFeed(feed: Uint8Array): { body: Uint8Array; items: number; french: FrenchRelease[] } {
+export function tagFeed(feed: Uint8Array): TaggedFeed {
   const xml = Buffer.from(feed.buffer, feed.byteOffset, feed.byteLength).toString("latin1");
   const mentions = mentionsOfFrench(xml);
-  if (mentions.length === 0) return { body: feed, items: xml.match(/<item[\s>/]/g)?.length ?? 0, french: [] };
+  if (mentions.length === 0) return { pieces: [feed], items: xml.match(/<item[\s>/]/g)?.length ?? 0, french: [] };
 
-  const items = readItems(xml, mentions);
-  if (!items) return { body: feed, items: 0, french: [] };
-
+  const items = readItems(xml, mentions) ?? [];
+  const pieces: TaggedFeed["pieces"] = [];
   const french: FrenchRelease[] = [];
-  const parts: Uint8Array[] = [];
   let copied = 0;
   for (const item of items) {
-    const title = item.french && item.title ? readTitle(xml, item.title) : undefined;
-    if (!title?.text) continue;
-    const decision = decide(title.text);
-    french.push({ title: title.text, decision });
-    if (!decision.insert) continue;
-    const at = title.offsetOf(decision.at);
-    parts.push(feed.subarray(copied, at), Buffer.from(decision.insert));
+    const release = item.french && item.title ? readRelease(xml.slice(item.title.start, item.title.end)) : undefined;
+    if (!release) continue;
+    french.push(release);
+    if (!release.decision.insert) continue;
+    const at = item.title!.start + release.offset;
+    pieces.push(feed.subarray(copied, at), release.decision.insert);
     copied = at;
   }
-  const body = parts.length ? Buffer.concat([...parts, feed.subarray(copied)]) : feed;
-  return { body, items: items.length, french };
+  pieces.push(feed.subarray(copied));
+  return { pieces, items: items.length, french };
 }
 
 /** Where the tags start that have something to do with a language and may say French: a look, before any reading. */
@@ -393,93 +398,117 @@ function mentionsOfFrench(xml: string): number[] {
 const LANGUAGE = /language/gi;
 const MAYBE_FRENCH = /fr|v[fo]|&/i;
 
-/** A release: where the content of its own title starts and ends, and whether one of its languages is French. */
-type Item = { title?: { start: number; end: number }; french: boolean };
+/** A release: the span of its own title's content, and whether one of its languages is French. */
+type Item = { title: Span | undefined; french: boolean };
+type Span = { start: number; end: number };
 
 /** The items of a feed, or nothing where it isn't well-formed. `mentions` is what `mentionsOfFrench` found. */
 function readItems(xml: string, mentions: number[]): Item[] | undefined {
   const items: Item[] = [];
   let item: Item | undefined;
-  let depthOfChildren = 0;
+  let itemDepth = 0;
   let next = 0;
 
   const wellFormed = walk(xml, {
-    open(name, depth, start, end, empty) {
-      if (!item) {
-        if (name !== "item") return;
-        items.push((item = { french: false }));
-        depthOfChildren = depth + 1;
-      } else if (depth === depthOfChildren) {
-        if (name === "title" && !empty) item.title ??= { start: end, end: 0 };
-        while (mentions[next]! < start) next++;
-        if (mentions[next] === start && !item.french) item.french = saysFrench(xml.slice(start, end));
+    open(name, depth, end) {
+      if (!item && name === "item") {
+        items.push((item = { title: undefined, french: false }));
+        itemDepth = depth;
+      } else if (item && name === "title" && depth === itemDepth + 1) {
+        item.title ??= { start: end, end: 0 };
       }
     },
-    close(name, depth, start) {
-      if (!item) return;
-      if (depth < depthOfChildren) item = undefined;
-      else if (depth === depthOfChildren && name === "title" && item.title) item.title.end ||= start;
+    close(depth, start) {
+      if (item?.title && depth === itemDepth + 1) item.title.end ||= start;
+      if (depth === itemDepth) item = undefined;
+    },
+    leaves(start, end, depth) {
+      if (!item)
+        for (const _ of xml.slice(start, end).matchAll(/<item[\s>/]/g)) items.push({ title: undefined, french: false });
+      if (!item || depth !== itemDepth + 1) return;
+      item.title ??= findTitle(xml, start, end);
+      for (; mentions[next]! < end; next++)
+        if (mentions[next]! >= start)
+          item.french ||= saysFrench(xml.slice(mentions[next], matchAt(EMPTY_OR_START_TAG, xml, mentions[next]!)));
     },
   });
   return wellFormed ? items : undefined;
 }
 
-/** What `walk` meets: a tag from `start` to `end`, with the name of its element and the number of its ancestors. */
+/** What `walk` meets; `depth` is the number of an element's ancestors. */
 interface Visitor {
-  /** `empty`: the element is closed by its own tag, `<title/>`; `close` follows all the same. */
-  open(name: string, depth: number, start: number, end: number, empty: boolean): void;
-  close(name: string, depth: number, start: number): void;
+  /** A start tag that ends at `end`. */
+  open(name: string, depth: number, end: number): void;
+  /** An end tag that starts at `start`. */
+  close(depth: number, start: number): void;
+  /** Elements side by side that hold nothing but text, from the first one's start to the last one's end. */
+  leaves(start: number, end: number, depth: number): void;
 }
 
 /**
- * Walks through all elements of a document. Returns whether it is well-formed as far as that can shift a title: tags,
+ * Walks through the elements of a document. Returns whether it is well-formed as far as that can shift a title: tags,
  * attributes, nesting, comments, CDATA sections, references (XML 1.0, §2 to §4). Nothing is expanded.
  */
 function walk(xml: string, visitor: Visitor): boolean {
   const ancestors: string[] = [];
   let hasRoot = false;
   let stray = strayAmpersand(xml, 0);
-  let at = xml.startsWith(BYTE_ORDER_MARK) ? BYTE_ORDER_MARK.length : 0;
+  let at = /^(?:\uFEFF|\xEF\xBB\xBF)?/.exec(xml)![0].length;
   for (;;) {
     const start = xml.indexOf("<", at);
-    if (ancestors.length === 0 && xml.slice(at, start < 0 ? undefined : start).trim()) return false;
-    if (start < 0) return hasRoot && ancestors.length === 0 && stray === Infinity;
+    const depth = ancestors.length;
+    if (depth === 0 && xml.slice(at, start < 0 ? undefined : start).trim()) return false;
+    if (start < 0) return hasRoot && depth === 0 && stray === Infinity;
 
     const mark = xml[start + 1];
     if (mark === "/") {
       const name = ancestors.pop();
       if (name === undefined || !xml.startsWith(name, start + 2)) return false;
-      END_OF_TAG.lastIndex = start + 2 + name.length;
-      if (!END_OF_TAG.test(xml)) return false;
-      at = END_OF_TAG.lastIndex;
-      visitor.close(name, ancestors.length, start);
+      at = matchAt(END_OF_TAG, xml, start + 2 + name.length);
+      visitor.close(depth - 1, start);
     } else if (mark === "!" || mark === "?") {
       at = endOfSection(xml, start);
-      if (at < 0 || stray < start) return false;
+      if (stray < start) return false;
       if (stray < at) stray = strayAmpersand(xml, at);
     } else {
-      START_TAG.lastIndex = start;
-      if (!START_TAG.test(xml) || (hasRoot && ancestors.length === 0)) return false;
-      at = START_TAG.lastIndex;
+      if (hasRoot && depth === 0) return false;
       hasRoot = true;
-      const name = nameAt(xml, start + 1);
-      const empty = xml[at - 2] === "/";
-      visitor.open(name, ancestors.length, start, at, empty);
-      if (empty) visitor.close(name, ancestors.length, at);
-      else ancestors.push(name);
+      // Nearly all that a feed holds are leaves, so they are taken as many at a time as a pattern can.
+      at = matchAt(depth === 0 ? LEAF : LEAVES, xml, start);
+      if (at > 0) {
+        visitor.leaves(start, at, depth);
+      } else {
+        at = matchAt(START_TAG, xml, start);
+        const name = xml.slice(start + 1, matchAt(NAME, xml, start + 1));
+        visitor.open(name, depth, at);
+        ancestors.push(name);
+      }
     }
+    if (at <= 0) return false;
   }
 }
-const BYTE_ORDER_MARK = "\xEF\xBB\xBF";
-const START_TAG = /<[^\s<>/&"'=!?]+(?:\s+[^\s<>/&"'=]+\s*=\s*(?:"[^"<]*"|'[^'<]*'))*\s*\/?>/y;
+const NAME = /[^\s<>/&"'=!?]+/y;
+const ATTRIBUTES = String.raw`(?:\s+[^\s<>/&"'=]+\s*=\s*(?:"[^"<]*"|'[^'<]*'))*\s*`;
+const START_TAG = new RegExp(`<${NAME.source}${ATTRIBUTES}>`, "y");
+const EMPTY_OR_START_TAG = new RegExp(`<${NAME.source}${ATTRIBUTES}/?>`, "y");
 const END_OF_TAG = /\s*>/y;
+const LEAF = new RegExp(String.raw`<(${NAME.source})${ATTRIBUTES}(?:/>|>[^<]*</\1\s*>)`, "y");
+const LEAVES = new RegExp(String.raw`(?:${LEAF.source}\s*){1,50}`, "y");
 
-function nameAt(xml: string, start: number): string {
-  NAME_END.lastIndex = start;
-  NAME_END.test(xml);
-  return xml.slice(start, NAME_END.lastIndex - 1);
+/** The content of the first `<title>` among leaves. */
+function findTitle(xml: string, start: number, end: number): Span | undefined {
+  const found = xml.slice(start, end).search(/<title[\s>]/);
+  if (found < 0) return undefined;
+  const content = matchAt(START_TAG, xml, start + found);
+  return content > 0 ? { start: content, end: xml.indexOf("<", content) } : undefined;
 }
-const NAME_END = /[\s/>]/g;
+
+/** The end of a sticky pattern's match at an offset, or 0. */
+function matchAt(pattern: RegExp, text: string, at: number): number {
+  pattern.lastIndex = at;
+  pattern.test(text);
+  return pattern.lastIndex;
+}
 
 /** The end of a comment, a CDATA section, a processing instruction or the DOCTYPE; -1 where there is none. */
 function endOfSection(xml: string, start: number): number {
@@ -516,20 +545,30 @@ function strayAmpersand(xml: string, from: number): number {
 }
 const STRAY_AMPERSAND = /&(?!(?:#\d+|#x[\da-f]+|[^\s<>&;#"']+);)/gi;
 
-/** Whether a tag is a `language` attribute that says French. There are few different ones: each is parsed once. */
-function saysFrench(tag: string): boolean {
+/**
+ * A function that remembers its answers: a feed's attributes are few different ones, and its titles come again with
+ * each of the clients' RSS syncs. Of a stranger's text it remembers no more than a thousand short ones.
+ */
+function remembering<Answer>(answer: (text: string) => Answer): (text: string) => Answer {
+  const answers = new Map<string, Answer>();
+  return (text) => {
+    if (text.length > LONGEST_TITLE) return answer(text);
+    if (answers.has(text)) return answers.get(text)!;
+    if (answers.size === 1000) answers.clear();
+    const given = answer(text);
+    answers.set(text, given);
+    return given;
+  };
+}
+
+/** Whether a tag is a `language` attribute that says French. */
+const saysFrench = remembering((tag) => {
   if (tag.length > LONGEST_TITLE) return false;
-  const known = remembered.get(tag);
-  if (known !== undefined) return known;
-  const [[element, { name, value }]] = Object.entries(parser.parse(utf8(tag).replace(/\/?>$/, "/>"))) as [
+  const [[element, { name, value }]] = Object.entries(parser.parse(readable(tag).replace(/\/?>$/, "/>"))) as [
     [string, { name?: string; value?: string }],
   ];
-  const french = /^(?:.*:)?attr$/.test(element) && name?.trim().toLowerCase() === "language" && isFrench(value ?? "");
-  if (remembered.size === 1000) remembered.clear();
-  remembered.set(tag, french);
-  return french;
-}
-const remembered = new Map<string, boolean>();
+  return /^(?:.*:)?attr$/.test(element) && name?.trim().toLowerCase() === "language" && isFrench(value ?? "");
+});
 const parser = new XMLParser({
   ignoreAttributes: false,
   attributeNamePrefix: "",
@@ -538,50 +577,42 @@ const parser = new XMLParser({
   htmlEntities: true,
 });
 
-/** A title as a client reads it, and the way back: from an index into the text to the offset in the feed. */
-type Title = { text: string; offsetOf(index: number): number };
+/** Decides on the content of a title element; nothing where it is empty or holds elements. */
+const readRelease = remembering((content): FrenchRelease | undefined => {
+  const raw = readable(content);
+  const { text, shifts } = withoutMarkup(raw);
+  const title = text.trim();
+  if (!title) return undefined;
+  const decision = decide(title);
+  const index = text.length - text.trimStart().length + decision.at;
+  const offset = index + shifts.findLast(({ from }) => from <= index)!.by;
+  return { title, decision, offset: raw === content ? offset : Buffer.byteLength(raw.slice(0, offset)) };
+});
 
-/** Reads a title: references and CDATA sections resolved, white space around it left out. One with elements is none. */
-function readTitle(xml: string, { start, end }: { start: number; end: number }): Title | undefined {
-  const raw = xml.slice(start, end);
-  if (raw.length > 10 * LONGEST_TITLE || !/[&<\x80-\xFF]/.test(raw)) {
-    const first = start + raw.length - raw.trimStart().length;
-    return { text: raw.trim(), offsetOf: (index) => first + index };
-  }
-
-  let text = "";
-  let read = 0;
-  let isData = false;
-  const pieces: { textEnd: number; end: number }[] = [];
-  const take = (piece: string, end: number) => {
-    text += piece;
-    read = end;
-    pieces.push({ textEnd: text.length, end: start + end });
-  };
-  for (const { 0: special, index } of raw.matchAll(SPECIAL_IN_TITLE)) {
-    take(raw.slice(read, index), index);
-    const end = index + special.length;
-    if (special === "<![CDATA[") isData = true;
-    else if (special === "]]>") isData = false;
-    else if (special === "<" && !isData) return undefined;
-    else if (special[0] === "&" && !isData) take(readReference(special), end);
-    else if (!special.startsWith("<!--")) take(utf8(special), end);
-    read = end;
-  }
-  take(raw.slice(read), raw.length);
-
-  const skipped = text.length - text.trimStart().length;
-  const offsetOf = (index: number) => {
-    const piece = pieces.find(({ textEnd }) => skipped + index <= textEnd)!;
-    return piece.end - (piece.textEnd - skipped - index);
-  };
-  return { text: text.trim(), offsetOf };
+/** A title with references and CDATA sections resolved, and by how much its characters then stand further on in `raw`. */
+function withoutMarkup(raw: string): { text: string; shifts: { from: number; by: number }[] } {
+  const shifts = [{ from: 0, by: 0 }];
+  if (raw.length > 10 * LONGEST_TITLE || !/[&<]/.test(raw)) return { text: raw, shifts };
+  if (raw.replace(/<!\[CDATA\[[^]*?\]\]>/g, "").includes("<")) return { text: "", shifts };
+  let by = 0;
+  let inData = false;
+  const text = raw.replace(/<!\[CDATA\[|\]\]>|&[^\s&;<>]+;/g, (markup: string, index: number) => {
+    const isReference = markup[0] === "&";
+    const character = !isReference ? "" : inData ? markup : readReference(markup);
+    if (!isReference) inData = !inData;
+    by += markup.length - character.length;
+    shifts.push({ from: index + markup.length - by + (isReference ? 0 : 1), by });
+    return character;
+  });
+  return { text, shifts };
 }
-const UTF8_SEQUENCE = String.raw`[\xC2-\xDF][\x80-\xBF]|[\xE0-\xEF][\x80-\xBF]{2}|[\xF0-\xF4][\x80-\xBF]{3}`;
-const SPECIAL_IN_TITLE = new RegExp(
-  String.raw`<!\[CDATA\[|\]\]>|<!--[^]*?-->|<|&[^\s&;<>]+;|(?:${UTF8_SEQUENCE})+`,
-  "g",
-);
+
+/** What was read as Latin-1, one character a byte, as UTF-8 where it is that; Latin-1 and broken UTF-8 stay as read. */
+function readable(text: string): string {
+  if (/^[\0-\x7F]*$/.test(text)) return text;
+  const bytes = Buffer.from(text, "latin1");
+  return isUtf8(bytes) ? bytes.toString() : text;
+}
 
 /** The character that a reference such as `&amp;`, `&#233;` or `&#xE9;` stands for; an unknown one stays as it is. */
 function readReference(reference: string): string {
@@ -590,12 +621,6 @@ function readReference(reference: string): string {
   return code <= 0x10ffff ? String.fromCodePoint(code) : (CHARACTERS[reference] ?? reference);
 }
 const CHARACTERS: Record<string, string> = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'" };
-
-/** Text that was read as Latin-1, read as UTF-8 where it is that; what isn't (broken, or Latin-1 indeed) stays. */
-function utf8(text: string): string {
-  return text.replace(UTF8_SEQUENCES, (sequence) => Buffer.from(sequence, "latin1").toString());
-}
-const UTF8_SEQUENCES = new RegExp(`(?:${UTF8_SEQUENCE})+`, "g");
 
 // ─── Proxy: a request comes in, goes to the backend, and its answer goes back ───────────────────────────────────────
 
@@ -676,6 +701,7 @@ async function ask(request: Request, server: Bun.Server<undefined>, config: Conf
       decompress: false,
       // The backend is on the home network: HTTP_PROXY is not meant for it.
       proxy: false,
+      timeout: false,
       // A connection that the backend has closed meanwhile: Bun asks once more on a new one, but only what has no body.
       keepalive: request.method === "GET" || request.method === "HEAD",
     });
@@ -734,15 +760,29 @@ async function answerSearch(response: Response, log: Log, done: (outcome: string
   const { headers } = response;
   const received = await readWhole(response);
   const feed = await decoded(received, headers.get("content-encoding"));
-  const { body, items, french } = tagFeed(feed ?? received);
+  const { pieces, items, french } = tagFeed(feed ?? received);
 
-  removeHopByHop(headers);
-  headers.delete("content-length");
-  if (body !== feed) headers.delete("content-encoding");
   const tagged = french.filter(({ decision }) => decision.insert).length;
   done(`200, ${items} items, ${tagged} tagged`);
   for (const { title, decision } of french) log.debug(`  ${title} → ${apply(title, decision)} (${explain(decision)})`);
-  return new Response(body === feed ? received : body, { headers });
+
+  removeHopByHop(headers);
+  headers.delete("content-length");
+  if (tagged > 0) headers.delete("content-encoding");
+  return new Response(inOneWrite(tagged > 0 ? pieces : [received]), { headers });
+}
+
+/** A body that Bun sends at once: a plain one leaves an async handler in some thirty small writes (Bun 1.4.5). */
+function inOneWrite(pieces: (Uint8Array | string)[]): ReadableStream {
+  const source = {
+    type: "direct",
+    pull(controller: ReadableStreamDirectController) {
+      for (const piece of pieces) controller.write(piece as string);
+      controller.end();
+    },
+  };
+  const size = pieces.reduce((sum, piece) => sum + piece.length, 0);
+  return new ReadableStream(source as object, { highWaterMark: size + 1 });
 }
 
 /** The whole body of an answer. */
