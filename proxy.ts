@@ -409,13 +409,20 @@ function readItems(xml: string, mentions: number[]): Item[] | undefined {
   let itemDepth = 0;
   let next = 0;
 
+  const lookForFrench = (start: number, end: number) => {
+    while (mentions[next]! < start) next++;
+    for (; mentions[next]! < end; next++)
+      item!.french ||= saysFrench(xml.slice(mentions[next], matchAt(XML_TAG, xml, mentions[next]!)));
+  };
+
   const wellFormed = walk(xml, {
-    open(name, depth, end) {
+    open(name, depth, start, end) {
       if (!item && name === "item") {
         items.push((item = { title: undefined, french: false }));
         itemDepth = depth;
-      } else if (item && name === "title" && depth === itemDepth + 1) {
-        item.title ??= { start: end, end: 0 };
+      } else if (item && depth === itemDepth + 1) {
+        if (name === "title") item.title ??= { start: end, end: 0 };
+        lookForFrench(start, end);
       }
     },
     close(depth, start) {
@@ -427,9 +434,7 @@ function readItems(xml: string, mentions: number[]): Item[] | undefined {
         for (const _ of xml.slice(start, end).matchAll(/<item[\s>/]/g)) items.push({ title: undefined, french: false });
       if (!item || depth !== itemDepth + 1) return;
       item.title ??= findTitle(xml, start, end);
-      for (; mentions[next]! < end; next++)
-        if (mentions[next]! >= start)
-          item.french ||= saysFrench(xml.slice(mentions[next], matchAt(EMPTY_OR_START_TAG, xml, mentions[next]!)));
+      lookForFrench(start, end);
     },
   });
   return wellFormed ? items : undefined;
@@ -437,8 +442,8 @@ function readItems(xml: string, mentions: number[]): Item[] | undefined {
 
 /** What `walk` meets; `depth` is the number of an element's ancestors. */
 interface Visitor {
-  /** A start tag that ends at `end`. */
-  open(name: string, depth: number, end: number): void;
+  /** A start tag from `start` to `end`. */
+  open(name: string, depth: number, start: number, end: number): void;
   /** An end tag that starts at `start`. */
   close(depth: number, start: number): void;
   /** Elements side by side that hold nothing but text, from the first one's start to the last one's end. */
@@ -473,14 +478,15 @@ function walk(xml: string, visitor: Visitor): boolean {
     } else {
       if (hasRoot && depth === 0) return false;
       hasRoot = true;
-      // Nearly all that a feed holds are leaves, so they are taken as many at a time as a pattern can.
-      at = matchAt(depth === 0 ? LEAF : LEAVES, xml, start);
-      if (at > 0) {
+      // Nearly all that a feed holds are leaves in plain spelling: those are taken as many at a time as a pattern can.
+      at = depth > 0 ? matchAt(LEAVES, xml, start) : 0;
+      const isTag = at === 0;
+      if (isTag) at = matchAt(XML_TAG, xml, start);
+      if (!isTag || xml[at - 2] === "/") {
         visitor.leaves(start, at, depth);
       } else {
-        at = matchAt(START_TAG, xml, start);
         const name = xml.slice(start + 1, matchAt(NAME, xml, start + 1));
-        visitor.open(name, depth, at);
+        visitor.open(name, depth, start, at);
         ancestors.push(name);
       }
     }
@@ -489,17 +495,15 @@ function walk(xml: string, visitor: Visitor): boolean {
 }
 const NAME = /[^\s<>/&"'=!?]+/y;
 const ATTRIBUTES = String.raw`(?:\s+[^\s<>/&"'=]+\s*=\s*(?:"[^"<]*"|'[^'<]*'))*\s*`;
-const START_TAG = new RegExp(`<${NAME.source}${ATTRIBUTES}>`, "y");
-const EMPTY_OR_START_TAG = new RegExp(`<${NAME.source}${ATTRIBUTES}/?>`, "y");
+const XML_TAG = new RegExp(`<${NAME.source}${ATTRIBUTES}/?>`, "y");
 const END_OF_TAG = /\s*>/y;
-const LEAF = new RegExp(String.raw`<(${NAME.source})${ATTRIBUTES}(?:/>|>[^<]*</\1\s*>)`, "y");
-const LEAVES = new RegExp(String.raw`(?:${LEAF.source}\s*){1,50}`, "y");
+const LEAVES = /(?:<([\w:.-]+)(?: [\w:.-]+="[^"<]*")* ?(?:\/>|>[^<]*<\/\1>)\s*){1,50}/y;
 
 /** The content of the first `<title>` among leaves. */
 function findTitle(xml: string, start: number, end: number): Span | undefined {
   const found = xml.slice(start, end).search(/<title[\s>]/);
   if (found < 0) return undefined;
-  const content = matchAt(START_TAG, xml, start + found);
+  const content = matchAt(XML_TAG, xml, start + found);
   return content > 0 ? { start: content, end: xml.indexOf("<", content) } : undefined;
 }
 
