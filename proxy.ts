@@ -569,11 +569,19 @@ function remembering<Answer>(answer: (text: string) => Answer): (text: string) =
 /** Whether a tag is a `language` attribute that says French. */
 const saysFrench = remembering((tag) => {
   if (tag.length > LONGEST_TITLE) return false;
-  const [[element, { name, value }]] = Object.entries(parser.parse(readable(tag).replace(/\/?>$/, "/>"))) as [
-    [string, { name?: string; value?: string }],
-  ];
-  return /^(?:.*:)?attr$/.test(element) && name?.trim().toLowerCase() === "language" && isFrench(value ?? "");
+  const { element, name, value } = parseTag(readable(tag));
+  return /^(?:.*:)?attr$/.test(element) && name.trim().toLowerCase() === "language" && isFrench(value);
 });
+
+function parseTag(tag: string): { element: string; name: string; value: string } {
+  try {
+    const [[element, attributes]] = Object.entries(parser.parse(tag.replace(/\/?>$/, "/>"))) as [[string, object]];
+    return { element, name: "", value: "", ...attributes };
+  } catch {
+    // fast-xml-parser refuses attributes such as __proto__.
+    return { element: "", name: "", value: "" };
+  }
+}
 const parser = new XMLParser({
   ignoreAttributes: false,
   attributeNamePrefix: "",
@@ -679,7 +687,9 @@ async function handle(request: Request, server: Bun.Server<undefined>, config: C
     const response = await ask(request, server, config, path + search);
     if (route === "search" && isFeed(request, response)) return await answerSearch(response, config.log, done);
     done(String(response.status));
-    return passOn(response, () => config.log.warn(`${line()}: the backend broke off its answer`));
+    return passOn(response, () => {
+      if (!request.signal.aborted) config.log.warn(`${line()}: the backend broke off its answer`);
+    });
   } catch (error) {
     return fail(request.signal.aborted ? CLIENT_LEFT : problemOf(error, config));
   }
@@ -730,13 +740,16 @@ function forwardedHeaders(request: Request, server: Bun.Server<undefined>): Head
   return headers;
 }
 
-/** Takes out what speaks of a connection and not of the message (RFC 9110, §7.6.1). */
+/**
+ * Takes out what speaks of a connection and not of the message (RFC 9110, §7.6.1). Transfer-Encoding is Bun's own: it
+ * sets it as each side needs it, and reads from it that the answer to a HEAD has no Content-Length.
+ */
 function removeHopByHop(headers: Headers): void {
   const named = headers.get("connection")?.match(/[\w!#$%&'*+.^`|~-]+/g) ?? [];
   for (const name of [...HOP_BY_HOP, ...named]) headers.delete(name);
 }
 const HOP_BY_HOP = words(
-  "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade",
+  "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer upgrade expect",
 );
 
 /** Hands the backend's answer on as it comes, no faster than the client takes it. */
@@ -838,7 +851,7 @@ const NO_ROUTE: Problem = {
 const CLIENT_LEFT: Problem = { status: 499, message: "the client left" };
 
 function problemOf(error: unknown, { backendName, timeout }: Config): Problem {
-  if (error instanceof NoAnswer)
+  if (error instanceof NoAnswer || (error as Error).name === "TimeoutError")
     return {
       status: 504,
       message: `No answer from ${backendName} within ${timeout / 1000} s: see what keeps it, or raise BACKEND_TIMEOUT.`,
@@ -905,12 +918,12 @@ async function announce(config: Config): Promise<void> {
   }
 }
 
-async function askAsProxy({ backend, apiKey }: Config, what: string) {
+async function askAsProxy({ backend, apiKey, timeout }: Config, what: string) {
   const response = await fetch(`${backend}/api/v1/${what}`, {
     headers: { "x-api-key": apiKey },
     redirect: "manual",
     proxy: false,
-    signal: AbortSignal.timeout(10_000),
+    signal: AbortSignal.timeout(timeout),
   });
   if (response.status === 401)
     throw new UsageError("the backend refuses BACKEND_API_KEY; copy it from Prowlarr → Settings → General.");
