@@ -330,7 +330,7 @@ export function explain({ reason, found, marker }: Decision): string {
     case "marker":
       return `${name}; no quality indicator follows, so the tag goes right there`;
     case "tail":
-      return `${name}, and no quality indicator; tag goes to the end, before group and file extension`;
+      return "no year, episode or quality indicator found; tag goes to the end, before group and file extension";
     case "too long":
       return `longer than ${LONGEST_TITLE} characters: not a release title`;
   }
