@@ -34,6 +34,8 @@ export interface Config {
   log: Log;
 }
 
+type Environment = Record<string, string | undefined>;
+
 /** A mistake in how the program was called: the message says what to do. */
 export class UsageError extends Error {}
 
@@ -42,7 +44,7 @@ export class UsageError extends Error {}
  *
  * @throws UsageError that names the variable and what is expected
  */
-export function readConfig(env: Record<string, string | undefined>): Config {
+export function readConfig(env: Environment): Config {
   const url = URL.parse(env["BACKEND_URL"]?.trim() ?? "");
   if (!url || !/^https?:$/.test(url.protocol) || url.search || url.hash)
     throw new UsageError(
@@ -62,17 +64,11 @@ export function readConfig(env: Record<string, string | undefined>): Config {
   };
 }
 
-function readPort(env: Record<string, string | undefined>): number {
+function readPort(env: Environment): number {
   return readNumber(env, "PORT", 8080, 65_535, "a port number from 1 to 65535");
 }
 
-function readNumber(
-  env: Record<string, string | undefined>,
-  name: string,
-  preset: number,
-  most: number,
-  expected: string,
-) {
+function readNumber(env: Environment, name: string, preset: number, most: number, expected: string): number {
   const value = env[name]?.trim() || String(preset);
   if (!/^\d{1,5}$/.test(value) || Number(value) < 1 || Number(value) > most)
     throw new UsageError(`${name} must be ${expected}, not ${JSON.stringify(value)}.`);
@@ -82,7 +78,7 @@ function readNumber(
 const LOG_LEVELS = ["debug", "info", "warn"] as const;
 type LogLevel = (typeof LOG_LEVELS)[number];
 
-function readLogLevel(env: Record<string, string | undefined>): LogLevel {
+function readLogLevel(env: Environment): LogLevel {
   const value = env["LOG_LEVEL"]?.trim().toLowerCase() || "info";
   const level = LOG_LEVELS.find((level) => level === value);
   if (!level) throw new UsageError(`LOG_LEVEL must be debug, info or warn, not ${JSON.stringify(value)}.`);
@@ -251,7 +247,7 @@ export function decide(title: string): Decision {
   if (name.end) return { ...decision, reason: "marker", ...tagBeside(title, afterMarker(title, name.end)) };
   return { ...decision, reason: "tail", ...tagBeside(title, title.search(TAIL)) };
 }
-/** A file name has at most 255 bytes, so what is much longer is no release title but somebody's attempt. */
+/** Characters. A file name has at most 255 bytes, so what is much longer is no release's title. */
 const LONGEST_TITLE = 1000;
 
 function findNameEnd(title: string): { end: number; marker: string; certain: boolean } {
@@ -297,7 +293,7 @@ function afterMarker(title: string, nameEnd: number): number {
   AFTER_MARKER.test(title);
   return AFTER_MARKER.lastIndex;
 }
-const AFTER_MARKER = pattern(String.raw`[)\]}】]?(?:[ ._](?:sub[\p{L}\p{N}]*[ ._])?)?`, "y");
+const AFTER_MARKER = pattern(String.raw`[)\]}】]?(?:[ ._](?:sub[\p{L}\p{N}]*(?:[ ._]|$))*)?`, "y");
 
 /**
  * The tag with its separators for the index `at`: the title's own, a dot or a space. Never an underscore: to the `\b`
@@ -778,8 +774,7 @@ function isFeed(request: Request, response: Response): boolean {
 async function answerSearch(response: Response, log: Log, done: (outcome: string) => void): Promise<Response> {
   const { headers } = response;
   const received = await readWhole(response);
-  // The collector doesn't see what large feeds leave behind (a string and a buffer each), and would let them pile up.
-  if (received.length > LARGE_FEED) fullGC();
+  collectAfter(received.length);
   const feed = await decoded(received, headers.get("content-encoding"));
   const { pieces, items, french } = tagFeed(feed ?? received);
 
@@ -819,9 +814,17 @@ async function readWhole(response: Response): Promise<Uint8Array> {
   }
   return Buffer.concat(chunks);
 }
-const LARGE_FEED = 1024 * 1024;
 const LARGEST_FEED = 64 * 1024 * 1024;
 class FeedTooLarge extends Error {}
+
+/** Collects garbage after each 16 MiB of large feeds: Bun's collector doesn't see what they leave, and lets it pile up. */
+function collectAfter(size: number): void {
+  if (size > 1024 * 1024) uncollected += size;
+  if (uncollected < 16 * 1024 * 1024) return;
+  fullGC();
+  uncollected = 0;
+}
+let uncollected = 0;
 
 /** A feed's bytes without their compression, or nothing where that isn't known or fails. */
 async function decoded(bytes: Uint8Array, encoding: string | null): Promise<Uint8Array | undefined> {
@@ -851,26 +854,19 @@ const NO_ROUTE: Problem = {
 const CLIENT_LEFT: Problem = { status: 499, message: "the client left" };
 
 function problemOf(error: unknown, { backendName, timeout }: Config): Problem {
-  if (error instanceof NoAnswer || (error as Error).name === "TimeoutError")
-    return {
-      status: 504,
-      message: `No answer from ${backendName} within ${timeout / 1000} s: see what keeps it, or raise BACKEND_TIMEOUT.`,
-    };
+  const { name, code = "unknown" } = error as NodeJS.ErrnoException;
+  const badGateway = (message: string): Problem => ({ status: 502, message });
+  if (error instanceof NoAnswer || name === "TimeoutError") {
+    const message = `No answer from ${backendName} within ${timeout / 1000} s: see what keeps it, or raise BACKEND_TIMEOUT.`;
+    return { status: 504, message };
+  }
   if (error instanceof FeedTooLarge)
-    return {
-      status: 502,
-      message: `The feed from ${backendName} is larger than ${LARGEST_FEED >> 20} MiB: search for less at a time.`,
-    };
-  const code = String((error as NodeJS.ErrnoException).code ?? "");
-  if (/REFUSED|ENOTFOUND|UNREACH|TIMEDOUT|FailedToOpenSocket|EAI_/i.test(code))
-    return {
-      status: 502,
-      message: `${backendName} can't be reached: see whether Prowlarr runs, and whether BACKEND_URL is its address.`,
-    };
-  return {
-    status: 502,
-    message: `The answer from ${backendName} broke off or was no HTTP (${code || "unknown"}): try again.`,
-  };
+    return badGateway(
+      `The feed from ${backendName} is larger than ${LARGEST_FEED >> 20} MiB: search for less at a time.`,
+    );
+  if (/REFUSED|NOTFOUND|UNREACH|TIMEDOUT|EAI_/.test(code))
+    return badGateway(`${backendName} can't be reached: see whether it runs, and whether BACKEND_URL is its address.`);
+  return badGateway(`The answer from ${backendName} broke off or was no HTTP (${code}): try again.`);
 }
 
 /** The answer to a failed request: where a client searches, an indexer's error document, which it shows; else JSON. */
@@ -982,7 +978,7 @@ async function stop(server: Bun.Server<undefined>): Promise<void> {
   process.exit(0);
 }
 
-function start(env: Record<string, string | undefined>): Config {
+function start(env: Environment): Config {
   const config = readConfig(env);
   let server: Bun.Server<undefined>;
   try {
