@@ -496,9 +496,9 @@ const XML_TAG = new RegExp(`<${NAME.source}${ATTRIBUTES}/?>`, "y");
 const END_OF_TAG = /\s*>/y;
 const LEAVES = /(?:<([\w:.-]+)(?: [\w:.-]+="[^"<]*")* ?(?:\/>|>[^<]*<\/\1>)\s*){1,50}/y;
 
-/** The content of the first `<title>` among leaves. */
+/** The content of the first `<title>` among leaves; in most feeds it is the first of them. */
 function findTitle(xml: string, start: number, end: number): Span | undefined {
-  const found = xml.slice(start, end).search(/<title[\s>]/);
+  const found = xml.startsWith("<title>", start) ? 0 : xml.slice(start, end).search(/<title[\s>]/);
   if (found < 0) return undefined;
   const content = matchAt(XML_TAG, xml, start + found);
   return content > 0 ? { start: content, end: xml.indexOf("<", content) } : undefined;
@@ -553,11 +553,12 @@ const STRAY_AMPERSAND = /&(?!(?:#\d+|#x[\da-f]+|[^\s<>&;#"']+);)/gi;
 function remembering<Answer>(answer: (text: string) => Answer): (text: string) => Answer {
   const answers = new Map<string, Answer>();
   return (text) => {
-    if (text.length > LONGEST_TITLE) return answer(text);
-    if (answers.has(text)) return answers.get(text)!;
-    if (answers.size === 1000) answers.clear();
-    const given = answer(text);
-    answers.set(text, given);
+    let given = answers.get(text);
+    if (given === undefined) {
+      given = answer(text);
+      if (answers.size === 1000) answers.clear();
+      if (text.length <= LONGEST_TITLE) answers.set(text, given);
+    }
     return given;
   };
 }
