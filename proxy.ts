@@ -775,7 +775,8 @@ function isFeed(request: Request, response: Response): boolean {
 async function answerSearch(response: Response, log: Log, done: (outcome: string) => void): Promise<Response> {
   const { headers } = response;
   const received = await readWhole(response);
-  collectAfter(received.length);
+  // Bun's collector doesn't see how much a large feed leaves behind, and would let it pile up.
+  if (received.length > LARGE_FEED) fullGC();
   const feed = await decoded(received, headers.get("content-encoding"));
   const { pieces, items, french } = tagFeed(feed ?? received);
 
@@ -815,17 +816,9 @@ async function readWhole(response: Response): Promise<Uint8Array> {
   }
   return Buffer.concat(chunks);
 }
+const LARGE_FEED = 1024 * 1024;
 const LARGEST_FEED = 64 * 1024 * 1024;
 class FeedTooLarge extends Error {}
-
-/** Collects garbage after each 16 MiB of large feeds: Bun's collector doesn't see what they leave, and lets it pile up. */
-function collectAfter(size: number): void {
-  if (size > 1024 * 1024) uncollected += size;
-  if (uncollected < 16 * 1024 * 1024) return;
-  fullGC();
-  uncollected = 0;
-}
-let uncollected = 0;
 
 /** A feed's bytes without their compression, or nothing where that isn't known or fails. */
 async function decoded(bytes: Uint8Array, encoding: string | null): Promise<Uint8Array | undefined> {
