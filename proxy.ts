@@ -89,7 +89,8 @@ function readLogLevel(env: Environment): LogLevel {
 export type Log = Record<LogLevel, (line: string) => void>;
 
 function createLog(least: LogLevel): Log {
-  const write = (line: string) => console.log(line);
+  // A line is a line, whatever control characters a title or a search holds.
+  const write = (line: string) => console.log(line.replace(/[\p{Cc}\p{Zl}\p{Zp}]/gu, "\uFFFD"));
   const quiet = () => {};
   return { debug: least === "debug" ? write : quiet, info: least === "warn" ? quiet : write, warn: write };
 }
@@ -219,6 +220,13 @@ const SUBTITLES = new Set(words(SUBTITLE_WORDS));
  * `already French`.
  */
 export function decide(title: string): Decision {
+  const decision = place(title);
+  // Such as before a group `-SUBS`, where Sonarr would not take the tag for audio: then the title stays.
+  const isLost = decision.insert && /sub/i.test(title) && place(apply(title, decision)).reason !== "already French";
+  return isLost ? { ...decision, insert: "" } : decision;
+}
+
+function place(title: string): Decision {
   const decision = { at: 0, insert: "", found: "", marker: "" };
   if (title.length > LONGEST_TITLE) return { ...decision, reason: "too long" };
 
@@ -231,7 +239,7 @@ export function decide(title: string): Decision {
     FRENCH_TAG,
     title,
     name.end,
-    (tag) => !inCapitals && tag !== "VF" && tag === tag.toUpperCase(),
+    (tag, before) => tag !== "VF" && tag === tag.toUpperCase() && (!inCapitals || AFTER_MULTI.test(before)),
   );
   if (french) return { ...decision, reason: "already French", found: french[0] };
 
@@ -247,6 +255,7 @@ export function decide(title: string): Decision {
   if (name.end) return { ...decision, reason: "marker", ...tagBeside(title, afterMarker(title, name.end)) };
   return { ...decision, reason: "tail", ...tagBeside(title, title.search(TAIL)) };
 }
+const AFTER_MULTI = new RegExp(`(?<![\\p{L}\\p{N}])MULT[Ii]${GAP}$`, "u");
 /** Characters. A file name has at most 255 bytes, so what is much longer is no release's title. */
 const LONGEST_TITLE = 1000;
 
@@ -267,10 +276,10 @@ function findIndicator(title: string, nameEnd: number): RegExpExecArray | null {
 }
 
 /** The first tag that is surely one, or that stands where tags stand: after the name, and followed by its like. */
-function findTag(tags: RegExp, title: string, nameEnd: number, surely: (tag: string) => boolean) {
+function findTag(tags: RegExp, title: string, nameEnd: number, surely: (tag: string, before: string) => boolean) {
   let likely: RegExpExecArray | undefined;
   for (const match of title.matchAll(tags)) {
-    if (surely(match[0])) return match;
+    if (surely(match[0], title.slice(0, match.index))) return match;
     AFTER_A_TAG.lastIndex = match.index + match[0].length;
     if (match.index >= nameEnd && (match[0] === "VF" || AFTER_A_TAG.test(title))) likely ??= match;
   }
@@ -293,7 +302,7 @@ function afterMarker(title: string, nameEnd: number): number {
   AFTER_MARKER.test(title);
   return AFTER_MARKER.lastIndex;
 }
-const AFTER_MARKER = pattern(String.raw`[)\]}】]?(?:[ ._](?:sub[\p{L}\p{N}]*(?:[ ._]|$))*)?`, "y");
+const AFTER_MARKER = pattern(String.raw`[)\]}】]?(?:(?:${GAP}*sub[\p{L}\p{N}]*)+[ ._]?|[ ._])?`, "y");
 
 /**
  * The tag with its separators for the index `at`: the title's own, a dot or a space. Never an underscore: to the `\b`
@@ -484,24 +493,27 @@ function walk(xml: string, visitor: Visitor): boolean {
       } else {
         const name = xml.slice(start + 1, matchAt(NAME, xml, start + 1));
         visitor.open(name, depth, start, at);
-        ancestors.push(name);
+        if (ancestors.push(name) > DEEPEST) return false;
       }
     }
     if (at <= 0) return false;
   }
 }
-const NAME = /[^\s<>/&"'=!?]+/y;
-const ATTRIBUTES = String.raw`(?:\s+[^\s<>/&"'=]+\s*=\s*(?:"[^"<]*"|'[^'<]*'))*\s*`;
+/** A feed is five elements deep; what goes deeper than XML parsers do isn't one (libxml2: 256). */
+const DEEPEST = 256;
+const NAME = /[^\s<>/&"'=!?]{1,1000}/y;
+const ATTRIBUTES = String.raw`(?:\s+[^\s<>/&"'=]+\s*=\s*(?:"[^"<]*"|'[^'<]*')){0,1000}\s*`;
 const XML_TAG = new RegExp(`<${NAME.source}${ATTRIBUTES}/?>`, "y");
 const END_OF_TAG = /\s*>/y;
-const LEAVES = /(?:<([\w:.-]+)(?: [\w:.-]+="[^"<]*")* ?(?:\/>|>[^<]*<\/\1>)\s*){1,50}/y;
+const LEAVES = /(?:<([\w:.-]+)(?: [\w:.-]+="[^"<]*"){0,50} ?(?:\/>|>[^<]*<\/\1>)\s*){1,50}/y;
 
 /** The content of the first `<title>` among leaves; in most feeds it is the first of them. */
 function findTitle(xml: string, start: number, end: number): Span | undefined {
   const found = xml.startsWith("<title>", start) ? 0 : xml.slice(start, end).search(/<title[\s>]/);
   if (found < 0) return undefined;
   const content = matchAt(XML_TAG, xml, start + found);
-  return content > 0 ? { start: content, end: xml.indexOf("<", content) } : undefined;
+  if (content === 0 || xml[content - 2] === "/") return undefined;
+  return { start: content, end: xml.indexOf("<", content) };
 }
 
 /** The end of a sticky pattern's match at an offset, or 0. */
@@ -537,7 +549,7 @@ function endOfDoctype(xml: string, start: number): number {
   }
   return -1;
 }
-const DOCTYPE_PART = /[^"'<>[\]]+|"[^"]*"|'[^']*'|<!--[^]*?-->|[<>[\]]/y;
+const DOCTYPE_PART = /[^"'<>[\]]+|"[^"]*"|'[^']*'|<!--[^]*?-->|<(?!!--)|[>[\]]/y;
 
 /** The next `&` that begins no reference, or Infinity. */
 function strayAmpersand(xml: string, from: number): number {
@@ -573,7 +585,7 @@ const saysFrench = remembering((tag) => {
 function parseTag(tag: string): { element: string; name: string; value: string } {
   try {
     const [[element, attributes]] = Object.entries(parser.parse(tag.replace(/\/?>$/, "/>"))) as [[string, object]];
-    return { element, name: "", value: "", ...attributes };
+    return { name: "", value: "", ...attributes, element };
   } catch {
     // fast-xml-parser refuses attributes such as __proto__.
     return { element: "", name: "", value: "" };
@@ -602,14 +614,15 @@ const readRelease = remembering((content): FrenchRelease | undefined => {
 /** A title with references and CDATA sections resolved, and by how much its characters then stand further on in `raw`. */
 function withoutMarkup(raw: string): { text: string; shifts: { from: number; by: number }[] } {
   const shifts = [{ from: 0, by: 0 }];
-  if (raw.length > 10 * LONGEST_TITLE || !/[&<]/.test(raw)) return { text: raw, shifts };
-  if (raw.replace(/<!\[CDATA\[[^]*?\]\]>/g, "").includes("<")) return { text: "", shifts };
+  if (!/[&<]|\]\]>/.test(raw)) return { text: raw, shifts };
+  if (raw.length > 10 * LONGEST_TITLE) return { text: "", shifts };
+  if (/<|\]\]>/.test(raw.replace(/<!\[CDATA\[[^]*?\]\]>/g, ""))) return { text: "", shifts };
   let by = 0;
   let inData = false;
   const text = raw.replace(/<!\[CDATA\[|\]\]>|&[^\s&;<>]+;/g, (markup: string, index: number) => {
     const isReference = markup[0] === "&";
-    const character = !isReference ? "" : inData ? markup : readReference(markup);
-    if (!isReference) inData = !inData;
+    const character = inData && markup !== "]]>" ? markup : isReference ? readReference(markup) : "";
+    if (!isReference) inData = markup !== "]]>";
     by += markup.length - character.length;
     shifts.push({ from: index + markup.length - by + (isReference ? 0 : 1), by });
     return character;
@@ -658,6 +671,7 @@ export function serve(config: Config): Bun.Server<undefined> {
     // A search may be silent for as long as BACKEND_TIMEOUT allows, where Bun would hang up after 10 seconds.
     idleTimeout: 0,
     development: false,
+    reusePort: false,
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     fetch: (request, server) => handle(request, server, config),
   });
@@ -665,7 +679,7 @@ export function serve(config: Config): Bun.Server<undefined> {
 
 async function handle(request: Request, server: Bun.Server<undefined>, config: Config): Promise<Response> {
   const started = performance.now();
-  const { pathname, search } = new URL(request.url, "http://proxy");
+  const { pathname, search } = new URL(request.url.replace(/^(?=\/)/, "http://proxy"));
   // The backend's own links begin with its URL base, which `config.backend` holds already.
   const path = pathname.startsWith(`${config.urlBase}/`) ? pathname.slice(config.urlBase.length) : pathname;
   const route = routeOf(path);
@@ -805,7 +819,10 @@ function inOneWrite(pieces: (Uint8Array | string)[]): ReadableStream {
 
 /** The whole body of an answer. */
 async function readWhole(response: Response): Promise<Uint8Array> {
-  if (Number(response.headers.get("content-length")) > LARGEST_FEED) throw new FeedTooLarge();
+  if (Number(response.headers.get("content-length")) > LARGEST_FEED) {
+    await response.body?.cancel();
+    throw new FeedTooLarge();
+  }
   if (response.headers.has("content-length")) return await response.bytes();
   const chunks: Uint8Array[] = [];
   let size = 0;
@@ -982,7 +999,14 @@ function start(env: Environment): Config {
     const problem = code === "EADDRINUSE" ? "is taken" : `can't be opened (${code})`;
     throw new UsageError(`Port ${config.port} ${problem}: set PORT to another one, or stop what uses it.`);
   }
-  for (const signal of ["SIGTERM", "SIGINT"]) process.once(signal, () => stop(server));
+  let isStopping = false;
+  for (const signal of ["SIGTERM", "SIGINT"])
+    process.on(signal, () => {
+      // The second one ends it in any case: process 1 has no default that would.
+      if (isStopping) process.exit(1);
+      isStopping = true;
+      stop(server);
+    });
   config.log.info(`language-tag-proxy ${version} listens on port ${config.port}; backend: ${config.backendName}`);
   return config;
 }
