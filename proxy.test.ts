@@ -284,6 +284,10 @@ describe("rules", () => {
     ["Movie-GRP", "no year, episode or quality indicator found; tag goes to the end, before group and file extension"],
     ["Movie.2019.MULTi.1080p.WEB-GRP", 'MULTi found: ".VFF" added'],
     ["Movie.2019.VFF.1080p.WEB-GRP", 'already French: "VFF"'],
+    [
+      "Movie-SUBS",
+      "a word that begins with SUB would follow the tag, and Sonarr would take it for subtitles: left as it is",
+    ],
   ])("%s is explained: %s", (title, reason) => {
     expect(explain(decide(title))).toBe(reason);
   });

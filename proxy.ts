@@ -193,7 +193,7 @@ const TAIL = pattern(String.raw`(?:-(?=\d*\p{L})[\p{L}\p{N}]+)?(?:[ ._]?[([][^)\
 export interface Decision {
   at: number;
   insert: string;
-  reason: "already French" | "MULTi" | "indicator" | "marker" | "tail" | "too long";
+  reason: "already French" | "MULTi" | "indicator" | "marker" | "tail" | "before SUB" | "too long";
   /** The word that decided: the tag or the quality indicator that was found. */
   found: string;
   /** What ends the name, such as `S02E01` or `2019`; empty where nothing does. */
@@ -220,13 +220,12 @@ const SUBTITLES = new Set(words(SUBTITLE_WORDS));
  * `already French`.
  */
 export function decide(title: string): Decision {
-  const decision = place(title);
-  // Such as before a group `-SUBS`, where Sonarr would not take the tag for audio: then the title stays.
-  const isLost = decision.insert && /sub/i.test(title) && place(apply(title, decision)).reason !== "already French";
-  return isLost ? { ...decision, insert: "" } : decision;
+  const decision = findPlace(title);
+  const isLost = decision.insert && /sub/i.test(title) && findPlace(apply(title, decision)).reason !== "already French";
+  return isLost ? { ...decision, insert: "", reason: "before SUB" } : decision;
 }
 
-function place(title: string): Decision {
+function findPlace(title: string): Decision {
   const decision = { at: 0, insert: "", found: "", marker: "" };
   if (title.length > LONGEST_TITLE) return { ...decision, reason: "too long" };
 
@@ -234,13 +233,11 @@ function place(title: string): Decision {
   const indicator = findIndicator(title, name.end);
   decision.marker = name.marker;
 
+  // In a title that is all in capitals FRENCH may be a word of the name (THE.FRENCH.DISPATCH), unless MULTI precedes it.
   const inCapitals = !/\p{Ll}/u.test(title.slice(0, indicator?.index));
-  const french = findTag(
-    FRENCH_TAG,
-    title,
-    name.end,
-    (tag, before) => tag !== "VF" && tag === tag.toUpperCase() && (!inCapitals || AFTER_MULTI.test(before)),
-  );
+  const isFrenchTag = (tag: string, before: string) =>
+    tag !== "VF" && tag === tag.toUpperCase() && (!inCapitals || AFTER_MULTI.test(before));
+  const french = findTag(FRENCH_TAG, title, name.end, isFrenchTag);
   if (french) return { ...decision, reason: "already French", found: french[0] };
 
   const multi = findTag(MULTI_TAG, title, name.end, (tag) => tag === "MULTi" || tag === "MULTI");
@@ -255,7 +252,7 @@ function place(title: string): Decision {
   if (name.end) return { ...decision, reason: "marker", ...tagBeside(title, afterMarker(title, name.end)) };
   return { ...decision, reason: "tail", ...tagBeside(title, title.search(TAIL)) };
 }
-const AFTER_MULTI = new RegExp(`(?<![\\p{L}\\p{N}])MULT[Ii]${GAP}$`, "u");
+const AFTER_MULTI = new RegExp(`${START}MULT[Ii]${GAP}$`, "u");
 /** Characters. A file name has at most 255 bytes, so what is much longer is no release's title. */
 const LONGEST_TITLE = 1000;
 
@@ -336,6 +333,8 @@ export function explain({ reason, found, marker }: Decision): string {
       return `${name}; no quality indicator follows, so the tag goes right there`;
     case "tail":
       return "no year, episode or quality indicator found; tag goes to the end, before group and file extension";
+    case "before SUB":
+      return "a word that begins with SUB would follow the tag, and Sonarr would take it for subtitles: left as it is";
     case "too long":
       return `longer than ${LONGEST_TITLE} characters: not a release title`;
   }
