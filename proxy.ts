@@ -367,25 +367,54 @@ export interface TaggedFeed {
  * @returns one piece, the feed itself, where there is nothing to do: no French, not a feed, not well-formed
  */
 export function tagFeed(feed: Uint8Array): TaggedFeed {
-  const xml = Buffer.from(feed.buffer, feed.byteOffset, feed.byteLength).toString("latin1");
-  const mentions = mentionsOfFrench(xml);
-  if (mentions.length === 0) return { pieces: [feed], items: xml.match(/<item[\s>/]/g)?.length ?? 0, french: [] };
+  return tagInParts(feed, PART_SIZE) ?? tagInParts(feed, feed.length) ?? { pieces: [feed], items: 0, french: [] };
+}
+/** Bytes. A large feed is read in parts that fit into the processor's cache: as one text it takes half as long again. */
+const PART_SIZE = 256 * 1024;
 
-  const items = readItems(xml, mentions) ?? [];
-  const pieces: TaggedFeed["pieces"] = [];
-  const french: FrenchRelease[] = [];
-  let copied = 0;
-  for (const item of items) {
-    const release = item.french && item.title ? readRelease(xml.slice(item.title.start, item.title.end)) : undefined;
-    if (!release) continue;
-    french.push(release);
-    if (!release.decision.insert) continue;
-    const at = item.title!.start + release.offset;
-    pieces.push(feed.subarray(copied, at), release.decision.insert);
-    copied = at;
+/** `tagFeed`, reading `size` bytes at a time; nothing where the feed isn't well-formed, or not when cut into parts. */
+function tagInParts(feed: Uint8Array, size: number): TaggedFeed | undefined {
+  const bytes = Buffer.from(feed.buffer, feed.byteOffset, feed.byteLength);
+  const parts = partsOf(bytes, size);
+  const whole = parts.length === 1 ? bytes.toString("latin1") : undefined;
+  const textOf = ({ start, end }: Span) => whole ?? bytes.toString("latin1", start, end);
+  if (!parts.some((part) => mentionsOfFrench(textOf(part)).length > 0)) {
+    const items = parts.reduce((sum, part) => sum + (textOf(part).match(/<item[\s>/]/g)?.length ?? 0), 0);
+    return { pieces: [feed], items, french: [] };
   }
-  pieces.push(feed.subarray(copied));
-  return { pieces, items: items.length, french };
+
+  const tagged: TaggedFeed = { pieces: [], items: 0, french: [] };
+  const place: Place = { ancestors: [], hasRoot: false };
+  let copied = 0;
+  for (const part of parts) {
+    const xml = textOf(part);
+    const items = readItems(xml, place, part.end === feed.length);
+    if (!items) return undefined;
+    tagged.items += items.length;
+    for (const { title, french } of items) {
+      const release = french && title ? readRelease(xml.slice(title.start, title.end)) : undefined;
+      if (!release) continue;
+      tagged.french.push(release);
+      if (!release.decision.insert) continue;
+      const at = part.start + title!.start + release.offset;
+      tagged.pieces.push(feed.subarray(copied, at), release.decision.insert);
+      copied = at;
+    }
+  }
+  tagged.pieces.push(feed.subarray(copied));
+  return tagged;
+}
+
+/** Cuts a feed behind items, into parts of about `size` bytes. */
+function partsOf(feed: Buffer, size: number): Span[] {
+  const parts: Span[] = [];
+  for (let start = 0; start < feed.length;) {
+    const cut = start + size < feed.length ? feed.lastIndexOf("</item>", start + size) + "</item>".length : 0;
+    const end = cut > start ? cut : feed.length;
+    parts.push({ start, end });
+    start = end;
+  }
+  return parts;
 }
 
 /** Where the tags start that have something to do with a language and may say French: a look, before any reading. */
@@ -407,8 +436,9 @@ const MAYBE_FRENCH = /fr|v[fo]|&/i;
 type Item = { title: Span | undefined; french: boolean };
 type Span = { start: number; end: number };
 
-/** The items of a feed, or nothing where it isn't well-formed. `mentions` is what `mentionsOfFrench` found. */
-function readItems(xml: string, mentions: number[]): Item[] | undefined {
+/** The items of a feed's part, or nothing where it isn't well-formed, or ends within an item. */
+function readItems(xml: string, place: Place, isLast: boolean): Item[] | undefined {
+  const mentions = mentionsOfFrench(xml);
   const items: Item[] = [];
   let item: Item | undefined;
   let itemDepth = 0;
@@ -420,7 +450,7 @@ function readItems(xml: string, mentions: number[]): Item[] | undefined {
       item!.french ||= saysFrench(xml.slice(mentions[next], matchAt(XML_TAG, xml, mentions[next]!)));
   };
 
-  const wellFormed = walk(xml, {
+  const visitor: Visitor = {
     open(name, depth, start, end) {
       if (!item && name === "item") {
         items.push((item = { title: undefined, french: false }));
@@ -441,8 +471,14 @@ function readItems(xml: string, mentions: number[]): Item[] | undefined {
       item.title ??= findTitle(xml, start, end);
       lookForFrench(start, end);
     },
-  });
-  return wellFormed ? items : undefined;
+  };
+  return walk(xml, place, isLast, visitor) && !item ? items : undefined;
+}
+
+/** Where in a document a part of it begins: within which elements, and whether its root element has been seen. */
+interface Place {
+  ancestors: string[];
+  hasRoot: boolean;
 }
 
 /** What `walk` meets; `depth` is the number of an element's ancestors. */
@@ -456,19 +492,19 @@ interface Visitor {
 }
 
 /**
- * Walks through the elements of a document. Returns whether it is well-formed as far as that can shift a title: tags,
- * attributes, nesting, comments, CDATA sections, references (XML 1.0, §2 to §4). Nothing is expanded.
+ * Walks through the elements of a document's part, and moves `place` on. Returns whether it is well-formed as far as that
+ * can shift a title: tags, attributes, nesting, comments, CDATA sections, references (XML 1.0, §2 to §4). Nothing is
+ * expanded.
  */
-function walk(xml: string, visitor: Visitor): boolean {
-  const ancestors: string[] = [];
-  let hasRoot = false;
+function walk(xml: string, place: Place, isLast: boolean, visitor: Visitor): boolean {
+  const { ancestors } = place;
   let stray = strayAmpersand(xml, 0);
-  let at = /^(?:\uFEFF|\xEF\xBB\xBF)?/.exec(xml)![0].length;
+  let at = !place.hasRoot && xml.startsWith(BYTE_ORDER_MARK) ? BYTE_ORDER_MARK.length : 0;
   for (;;) {
     const start = xml.indexOf("<", at);
     const depth = ancestors.length;
     if (depth === 0 && xml.slice(at, start < 0 ? undefined : start).trim()) return false;
-    if (start < 0) return hasRoot && depth === 0 && stray === Infinity;
+    if (start < 0) return stray === Infinity && (!isLast || (place.hasRoot && depth === 0));
 
     const mark = xml[start + 1];
     if (mark === "/") {
@@ -481,8 +517,8 @@ function walk(xml: string, visitor: Visitor): boolean {
       if (stray < start) return false;
       if (stray < at) stray = strayAmpersand(xml, at);
     } else {
-      if (hasRoot && depth === 0) return false;
-      hasRoot = true;
+      if (place.hasRoot && depth === 0) return false;
+      place.hasRoot = true;
       // Nearly all that a feed holds are leaves in plain spelling: those are taken as many at a time as a pattern can.
       at = depth > 0 ? matchAt(LEAVES, xml, start) : 0;
       const isTag = at === 0;
@@ -498,6 +534,7 @@ function walk(xml: string, visitor: Visitor): boolean {
     if (at <= 0) return false;
   }
 }
+const BYTE_ORDER_MARK = "\xEF\xBB\xBF";
 /** A feed is five elements deep; what goes deeper than XML parsers do isn't one (libxml2: 256). */
 const DEEPEST = 256;
 const NAME = /[^\s<>/&"'=!?]{1,1000}/y;
