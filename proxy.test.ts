@@ -428,7 +428,7 @@ describe("a language is not French", () => {
 // ─── Which items are French ─────────────────────────────────────────────────────────────────────────────────────────
 
 describe("an item is French", () => {
-  const others = ["English", "German", "Spanish", "Italian", "Japanese"].map(attribute);
+  const others = ["Frisian", "VOSTFR", "English", "German &amp; English", "French subtitles"].map(attribute);
 
   test.each([1, 2, 3, 4, 5, 6])("when its language attribute number %d is French", (position) => {
     expectTags(feedOf(TITLE + others.toSpliced(position - 1, 0, FRENCH).join("\n")));
@@ -616,6 +616,8 @@ describe("nothing else is taken for the item's title", () => {
     ["the text after a self-closed one", feedOf(`<title />Film.2019.1080p.WEB${FRENCH}`)],
     ["the text after a self-closed one with attributes", feedOf(`<title a='1' />Film.2019.1080p.WEB${FRENCH}`)],
     ["an attribute", feedOf(`<x title="Film.2019.1080p"/>${TITLE}${FRENCH}`)],
+    ["a second one", feedOf(`${TITLE}${FRENCH}<size>1</size>${PLAIN_TITLE}`)],
+    ["a second one, past a comment", feedOf(`${TITLE}<!-- -->${PLAIN_TITLE}${FRENCH}`)],
     ["an item inside the item", feedOf(`<item>${PLAIN_TITLE}</item>${TITLE}${FRENCH}`)],
   ])("%s", (_, feed) => expectTags(feed));
 
@@ -643,8 +645,8 @@ describe("nothing else is taken for the item's title", () => {
   });
 
   test("a title of 1,000 characters: tagged, however long its spelling", () => {
-    expectTags(feedOf(`<title>Film.2019.⟦MULTi.VFF.⟧1080p.WEB-${"x".repeat(976)}</title>${FRENCH}`));
-    expectTags(feedOf(`<title>Film.2019.⟦MULTi.VFF.⟧1080p.WEB.${"&amp;".repeat(976)}</title>${FRENCH}`));
+    expectTags(feedOf(`<title>Film.2019.⟦MULTi.VFF.⟧1080p.WEB-${"x".repeat(980)}</title>${FRENCH}`));
+    expectTags(feedOf(`<title>Film.2019.⟦MULTi.VFF.⟧1080p.WEB.${"&amp;".repeat(980)}</title>${FRENCH}`));
   });
 
   test.each([
@@ -780,6 +782,8 @@ describe("what can't be understood passes untouched", () => {
     ["a lone & in text", bad("<a>b & c</a>")],
     ["a lone & in a value", bad('<a b="c&d"/>')],
     ["a lone & in another title", bad("<item><title>Tom & Jerry</title></item>")],
+    ["a lone & before a comment", bad("<a>b & c<!-- --></a>")],
+    ["a lone & before CDATA", bad("<a>b & c<![CDATA[&]]></a>")],
     ["a lone & after CDATA with one", bad("<a><![CDATA[&]]>&</a>")],
     ["&; in text", bad("<a>&;</a>")],
     ["a reference without number", bad("<a>&#;</a>")],
@@ -1257,21 +1261,30 @@ describe("a hostile feed of 4 MB takes no more than 8 times as long as an ordina
     return Math.min(...times.slice(1));
   };
   const expectWithin = (factor: number, feeds: (fill: Fill) => string[]) => {
-    const ordinary = ordinaryTime();
+    let ordinary = ordinaryTime();
+    const ratioOf = (feed: Uint8Array) => {
+      const unit = ordinary * feed.length;
+      return (timeOf(feed, factor * unit + 5) - 5) / unit;
+    };
     // The small ones first: what is not linear fails there, before it takes minutes.
     for (const size of [100_000, 4_000_000])
       for (const text of feeds(fillTo(size))) {
         const feed = Buffer.from(text);
-        const allowed = factor * ordinary * feed.length + 5;
-        expect(timeOf(feed, allowed)).toBeLessThanOrEqual(allowed);
+        let ratio = ratioOf(feed);
+        // A computer that was busy just then is no failure: both are measured again.
+        for (let again = 0; again < 8 && ratio > factor; again++) {
+          ordinary = ordinaryTime();
+          ratio = ratioOf(feed);
+        }
+        expect(ratio).toBeLessThanOrEqual(factor);
       }
   };
 
   test.each(HOSTILE)("%s", (_, feeds) => expectWithin(8, feeds), 30_000);
 
-  test("20,000 languages: no more than 50 times, for each is read on its own", () => {
+  test("20,000 languages", () => {
     const spread = (n: number) => attribute(`French sub ${n}`).padEnd(200);
-    expectWithin(50, (fill) => [manyLanguages(fill), feedOf(PLAIN_TITLE + fill(spread))]);
+    expectWithin(8, (fill) => [manyLanguages(fill), feedOf(PLAIN_TITLE + fill(spread))]);
   });
 
   test("and meanwhile the proxy is well", async () => {
@@ -2298,7 +2311,7 @@ describe.concurrent("a client that leaves", () => {
       using client = await clientThatSends(proxy.port, `GET ${target} HTTP/1.1\r\nHost: x\r\n\r\n`);
       await until(() => backend.requests.length === 1);
       client.socket.destroy();
-      await until(() => backend.sockets[0]!.destroyed, 1000);
+      await until(() => backend.sockets[0]!.destroyed, 5000);
       await Bun.sleep(50);
       expect(proxy.logged.warn).toEqual([]);
     },
@@ -2316,7 +2329,7 @@ describe.concurrent("a client that leaves", () => {
     if (target === "/3/download") await until(() => client.received.includes("xxx"));
     else await Bun.sleep(100);
     client.socket.destroy();
-    await until(() => backend.sockets[0]!.destroyed, 1000);
+    await until(() => backend.sockets[0]!.destroyed, 5000);
     await Bun.sleep(50);
     expect(proxy.logged.warn).toEqual([]);
   });
@@ -2330,7 +2343,7 @@ describe.concurrent("a client that leaves", () => {
     );
     await until(() => backend.sockets.length === 1);
     client.socket.destroy();
-    await until(() => backend.sockets[0]!.destroyed, 1000);
+    await until(() => backend.sockets[0]!.destroyed, 5000);
     expect(proxy.logged.warn).toEqual([]);
   });
 });
@@ -2341,7 +2354,7 @@ describe.concurrent("a feed of more than 64 MiB", () => {
     expect(search.status).toBe(502);
     expect(errorDocument(search)).toContain("64 MiB");
     // Its backend isn't left with an answer that nobody reads.
-    await until(() => backend.sockets[0]!.destroyed, 1000);
+    await until(() => backend.sockets[0]!.destroyed, 5000);
   };
 
   test("is a 502, told by its Content-Length before it is read", async () => {

@@ -541,7 +541,7 @@ const NAME = /[^\s<>/&"'=!?]{1,1000}/y;
 const ATTRIBUTES = String.raw`(?:\s+[^\s<>/&"'=]+\s*=\s*(?:"[^"<]*"|'[^'<]*')){0,1000}\s*`;
 const XML_TAG = new RegExp(`<${NAME.source}${ATTRIBUTES}/?>`, "y");
 const END_OF_TAG = /\s*>/y;
-const LEAVES = /(?:<([\w:.-]+)(?: [\w:.-]+="[^"<]*"){0,50} ?(?:\/>|>[^<]*<\/\1>)\s*){1,50}/y;
+const LEAVES = /(?:<([\w:.-]{1,100})(?: [\w:.-]+="[^"<]*"){0,50} ?(?:\/>|>[^<]*<\/\1>)\s*){1,50}/y;
 
 /** The content of the first `<title>` among leaves; in most feeds it is the first of them. */
 function findTitle(xml: string, start: number, end: number): Span | undefined {
@@ -618,15 +618,23 @@ const saysFrench = remembering((tag) => {
   return /^(?:.*:)?attr$/.test(element) && name.trim().toLowerCase() === "language" && isFrench(value);
 });
 
+/** The parser resolves references; a tag that has none is read by a pattern, for a feed may hold thousands of values. */
 function parseTag(tag: string): { element: string; name: string; value: string } {
+  const found = { element: tag.slice(1, matchAt(NAME, tag, 1)), name: "", value: "" };
+  if (!tag.includes("&")) {
+    for (const [, key, value] of tag.matchAll(ATTRIBUTE))
+      if (key === "name" || key === "value") found[key] = value!.slice(1, -1);
+    return found;
+  }
   try {
-    const [[element, attributes]] = Object.entries(parser.parse(tag.replace(/\/?>$/, "/>"))) as [[string, object]];
-    return { name: "", value: "", ...attributes, element };
+    const [attributes] = Object.values(parser.parse(tag.replace(/\/?>$/, "/>"))) as [object];
+    return { ...found, ...attributes, element: found.element };
   } catch {
     // fast-xml-parser refuses attributes such as __proto__.
-    return { element: "", name: "", value: "" };
+    return found;
   }
 }
+const ATTRIBUTE = /([^\s"'=]+)\s*=\s*("[^"]*"|'[^']*')/g;
 const parser = new XMLParser({
   ignoreAttributes: false,
   attributeNamePrefix: "",
