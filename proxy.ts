@@ -378,7 +378,8 @@ function tagInParts(feed: Uint8Array, size: number): TaggedFeed | undefined {
   const parts = partsOf(bytes, size);
   const whole = parts.length === 1 ? bytes.toString("latin1") : undefined;
   const textOf = ({ start, end }: Span) => whole ?? bytes.toString("latin1", start, end);
-  if (!parts.some((part) => mentionsOfFrench(textOf(part)).length > 0)) {
+  const mentions = parts.map((part) => mentionsOfFrench(textOf(part)));
+  if (mentions.every((starts) => starts.length === 0)) {
     const items = parts.reduce((sum, part) => sum + (textOf(part).match(/<item[\s>/]/g)?.length ?? 0), 0);
     return { pieces: [feed], items, french: [] };
   }
@@ -386,9 +387,9 @@ function tagInParts(feed: Uint8Array, size: number): TaggedFeed | undefined {
   const tagged: TaggedFeed = { pieces: [], items: 0, french: [] };
   const place: Place = { ancestors: [], hasRoot: false };
   let copied = 0;
-  for (const part of parts) {
+  for (const [number, part] of parts.entries()) {
     const xml = textOf(part);
-    const items = readItems(xml, place, part.end === feed.length);
+    const items = readItems(xml, mentions[number]!, place, part.end === feed.length);
     if (!items) return undefined;
     tagged.items += items.length;
     for (const { title, french } of items) {
@@ -437,8 +438,7 @@ type Item = { title: Span | undefined; french: boolean };
 type Span = { start: number; end: number };
 
 /** The items of a feed's part, or nothing where it isn't well-formed, or ends within an item. */
-function readItems(xml: string, place: Place, isLast: boolean): Item[] | undefined {
-  const mentions = mentionsOfFrench(xml);
+function readItems(xml: string, mentions: number[], place: Place, isLast: boolean): Item[] | undefined {
   const items: Item[] = [];
   let item: Item | undefined;
   let itemDepth = 0;
