@@ -1319,6 +1319,27 @@ describe("a hostile feed of 4 MB takes no more than 8 times as long as an ordina
   }, 30_000);
 });
 
+// Large feeds are read in parts that are cut behind items.
+describe("a feed of some megabytes", () => {
+  const french = `<item>${TITLE}${FRENCH}<description>${"é".repeat(300)}</description></item>\n`;
+  const german = `<item>${PLAIN_TITLE}${attribute("German")}</item>\n`;
+  const items = (french + german.repeat(3)).repeat(3000);
+
+  test("is tagged at each French item, and counted", () => {
+    expectTags(feedWith(items));
+    expect(tagFeed(Buffer.from(before(feedWith(items)))).items).toBe(12_000);
+  });
+
+  test("may hold comments and CDATA with whole items between its items", () => {
+    const hidden = before(`<!-- ${french.repeat(900)} --><x><![CDATA[${french.repeat(900)}]]></x>`);
+    expectTags(feedWith(items, hidden, items));
+  });
+
+  test("passes untouched where its last item is broken", () => {
+    expectUntouched(before(feedWith(items, "<item><title>Film</item>")));
+  });
+});
+
 // ─── Both ends of the proxy, as bytes on the wire ───────────────────────────────────────────────────────────────────
 
 /** A request or an answer as it stood on the wire, its chunks joined; `whole` where its end was seen. */
