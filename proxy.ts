@@ -295,9 +295,7 @@ function insideBrackets(title: string, at: number): number {
 
 /** Past the marker's closing bracket, one separator (`_` must not touch the tag) and words that begin with SUB. */
 function afterMarker(title: string, nameEnd: number): number {
-  AFTER_MARKER.lastIndex = nameEnd;
-  AFTER_MARKER.test(title);
-  return AFTER_MARKER.lastIndex;
+  return matchAt(AFTER_MARKER, title, nameEnd);
 }
 const AFTER_MARKER = pattern(String.raw`[)\]}】]?(?:(?:${GAP}*sub[\p{L}\p{N}]*)+[ ._]?|[ ._])?`, "y");
 
@@ -367,9 +365,11 @@ export interface TaggedFeed {
  * @returns one piece, the feed itself, where there is nothing to do: no French, not a feed, not well-formed
  */
 export function tagFeed(feed: Uint8Array): TaggedFeed {
-  return tagInParts(feed, PART_SIZE) ?? tagInParts(feed, feed.length) ?? { pieces: [feed], items: 0, french: [] };
+  const untouched = { pieces: [feed], items: 0, french: [] };
+  const tagged = tagInParts(feed, PART_SIZE);
+  return tagged ?? (feed.length > PART_SIZE ? tagInParts(feed, feed.length) : undefined) ?? untouched;
 }
-/** Bytes. A large feed is read in parts that fit into the processor's cache: as one text it takes half as long again. */
+/** Bytes. A large feed is read in parts that fit into the processor's cache. */
 const PART_SIZE = 256 * 1024;
 
 /** `tagFeed`, reading `size` bytes at a time; nothing where the feed isn't well-formed, or not when cut into parts. */
@@ -552,7 +552,7 @@ function findTitle(xml: string, start: number, end: number): Span | undefined {
   return { start: content, end: xml.indexOf("<", content) };
 }
 
-/** The end of a sticky pattern's match at an offset, or 0. */
+/** Where the match of a sticky (or, from there on, a global) pattern at an offset ends, or 0. */
 function matchAt(pattern: RegExp, text: string, at: number): number {
   pattern.lastIndex = at;
   pattern.test(text);
@@ -589,8 +589,7 @@ const DOCTYPE_PART = /[^"'<>[\]]+|"[^"]*"|'[^']*'|<!--[^]*?-->|<(?!!--)|[>[\]]/y
 
 /** The next `&` that begins no reference, or Infinity. */
 function strayAmpersand(xml: string, from: number): number {
-  STRAY_AMPERSAND.lastIndex = from;
-  return STRAY_AMPERSAND.test(xml) ? STRAY_AMPERSAND.lastIndex - 1 : Infinity;
+  return (matchAt(STRAY_AMPERSAND, xml, from) || Infinity) - 1;
 }
 const STRAY_AMPERSAND = /&(?!(?:#\d+|#x[\da-f]+|[^\s<>&;#"']+);)/gi;
 
