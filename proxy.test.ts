@@ -2842,6 +2842,12 @@ describe.concurrent("the command line", () => {
 
 // ─── Memory ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+/** The most memory that a process has had, in MiB. */
+function peakMemory(pid: number): number {
+  const peak = /VmHWM:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, "utf8"));
+  return Number(peak![1]) / 1024;
+}
+
 test.concurrent.skipIf(process.platform !== "linux")(
   "a download of 300 MB to a slow client takes less than 100 MiB of memory",
   async () => {
@@ -2870,8 +2876,30 @@ test.concurrent.skipIf(process.platform !== "linux")(
     socket.write("GET /3/download HTTP/1.1\r\nHost: x\r\n\r\n");
     await until(() => received >= size && (tail === "xxxxx" || tail === LAST_CHUNK), 20_000);
     socket.destroy();
-    const peak = /VmHWM:\s+(\d+) kB/.exec(readFileSync(`/proc/${proxy.child.pid}/status`, "utf8"));
-    expect(Number(peak![1]) / 1024).toBeLessThan(100);
+    expect(peakMemory(proxy.child.pid)).toBeLessThan(100);
+  },
+  25_000,
+);
+
+test.concurrent.skipIf(process.platform !== "linux")(
+  "600 searches of 250 kB, each with a title and a language of its own, take less than 130 MiB of memory",
+  async () => {
+    let searches = 0;
+    using backend = Bun.serve({
+      port: 0,
+      fetch() {
+        const own = `<title>Film.${searches}.2019.1080p.WEB-GRP</title>${attribute(`French ${searches}`)}`;
+        const feed = feedWith(`<item>${own}</item>`, `<item>${PLAIN_TITLE}</item>\n`.repeat(4500));
+        searches++;
+        return new Response(feed, { headers: { "content-type": "application/rss+xml" } });
+      },
+    });
+    using proxy = await runningProxy({ BACKEND_URL: `http://127.0.0.1:${backend.port}` });
+    while (searches < 600) {
+      const feed = await (await fetch(`http://127.0.0.1:${proxy.port}/1/api?t=search`)).text();
+      expect(feed).toContain(".2019.MULTi.VFF.1080p");
+    }
+    expect(peakMemory(proxy.child.pid)).toBeLessThan(130);
   },
   25_000,
 );

@@ -594,18 +594,19 @@ function strayAmpersand(xml: string, from: number): number {
 const STRAY_AMPERSAND = /&(?!(?:#\d+|#x[\da-f]+|[^\s<>&;#"']+);)/gi;
 
 /**
- * A function that remembers its answers: a feed's attributes are few different ones, and its titles come again with
- * each of the clients' RSS syncs. Of a stranger's text it remembers no more than a thousand short ones.
+ * A function of a piece of a feed that remembers its answers: a feed's attributes are few different ones, and its titles
+ * come again with each of the clients' RSS syncs. Of a stranger's text it remembers no more than a thousand short ones.
  */
 function remembering<Answer>(answer: (text: string) => Answer): (text: string) => Answer {
   const answers = new Map<string, Answer>();
   return (text) => {
-    let given = answers.get(text);
-    if (given === undefined) {
-      given = answer(text);
-      if (answers.size === 1000) answers.clear();
-      if (text.length <= LONGEST_TITLE) answers.set(text, given);
-    }
+    const known = answers.get(text);
+    if (known !== undefined) return known;
+    // A copy: a slice would keep the whole feed in memory that it was cut from.
+    const copy = Buffer.from(text, "latin1").toString("latin1");
+    const given = answer(copy);
+    if (answers.size === 1000) answers.clear();
+    if (text.length <= LONGEST_TITLE) answers.set(copy, given);
     return given;
   };
 }
