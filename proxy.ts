@@ -9,7 +9,6 @@
  * All else passes through untouched. Read on from top to bottom: configuration, rules, feed, proxy, command line. To
  * run it: `BACKEND_URL=http://prowlarr:9696 bun proxy.ts`, or `bun proxy.ts --help`.
  */
-import { fullGC } from "bun:jsc";
 import { isUtf8 } from "node:buffer";
 import { hostname } from "node:os";
 import { parseArgs, promisify } from "node:util";
@@ -135,6 +134,11 @@ const words = (list: string) => list.split(/\s+/);
 /** A pattern for any one word of the lists. */
 const anyOf = (...lists: string[]) =>
   `(?:${lists.flatMap(words).join("|").replaceAll("+", "\\+").replaceAll("-", "[ ._-]?")})`;
+/** The letters with which the words of a list begin. */
+const initialsOf = (list: string) =>
+  words(list)
+    .map((word) => word[0])
+    .join("");
 const pattern = (source: string, flags = "") => new RegExp(source, `iu${flags}`);
 
 const START = String.raw`(?<![\p{L}\p{N}])`;
@@ -378,8 +382,7 @@ function tagInParts(feed: Uint8Array, size: number): TaggedFeed | undefined {
   const parts = partsOf(bytes, size);
   const whole = parts.length === 1 ? bytes.toString("latin1") : undefined;
   const textOf = ({ start, end }: Span) => whole ?? bytes.toString("latin1", start, end);
-  const mentions = parts.map((part) => mentionsOfFrench(textOf(part)));
-  if (mentions.every((starts) => starts.length === 0)) {
+  if (!parts.some((part) => mentionsOfFrench(textOf(part)).length > 0)) {
     const items = parts.reduce((sum, part) => sum + (textOf(part).match(/<item[\s>/]/g)?.length ?? 0), 0);
     return { pieces: [feed], items, french: [] };
   }
@@ -387,9 +390,9 @@ function tagInParts(feed: Uint8Array, size: number): TaggedFeed | undefined {
   const tagged: TaggedFeed = { pieces: [], items: 0, french: [] };
   const place: Place = { ancestors: [], hasRoot: false };
   let copied = 0;
-  for (const [number, part] of parts.entries()) {
+  for (const part of parts) {
     const xml = textOf(part);
-    const items = readItems(xml, mentions[number]!, place, part.end === feed.length);
+    const items = readItems(xml, mentionsOfFrench(xml), place, part.end === feed.length);
     if (!items) return undefined;
     tagged.items += items.length;
     for (const { title, french } of items) {
@@ -418,20 +421,19 @@ function partsOf(feed: Buffer, size: number): Span[] {
   return parts;
 }
 
-/** Where the tags start that have something to do with a language and may say French: a look, before any reading. */
+/** Where the tags start that name a language which may be French: a look, before any reading. */
 function mentionsOfFrench(xml: string): number[] {
   const starts: number[] = [];
   for (LANGUAGE.lastIndex = 0; LANGUAGE.test(xml);) {
     const start = xml.lastIndexOf("<", LANGUAGE.lastIndex);
     const next = xml.indexOf("<", LANGUAGE.lastIndex);
-    const end = next < 0 ? xml.length : next;
-    if (start >= 0 && MAYBE_FRENCH.test(xml.slice(start, end))) starts.push(start);
-    LANGUAGE.lastIndex = end;
+    if (start >= 0) starts.push(start);
+    LANGUAGE.lastIndex = next < 0 ? xml.length : next;
   }
   return starts;
 }
-const LANGUAGE = /language/gi;
-const MAYBE_FRENCH = /fr|v[fo]|&/i;
+/** An attribute's value that begins with `language`, unless no French word can begin in the value after it (English). */
+const LANGUAGE = pattern(String.raw`=\s*["']\s*language(?!" value="[^"<&${initialsOf(FRENCH_WORDS)}]*")`, "g");
 
 /** A release: the span of its own title's content, and whether one of its languages is French. */
 type Item = { title: Span | undefined; french: boolean };
@@ -833,8 +835,6 @@ function isFeed(request: Request, response: Response): boolean {
 async function answerSearch(response: Response, log: Log, done: (outcome: string) => void): Promise<Response> {
   const { headers } = response;
   const received = await readWhole(response);
-  // Bun's collector doesn't see how much a large feed leaves behind, and would let it pile up.
-  if (received.length > LARGE_FEED) fullGC();
   const feed = await decoded(received, headers.get("content-encoding"));
   const { pieces, items, french } = tagFeed(feed ?? received);
 
@@ -855,6 +855,9 @@ function inOneWrite(pieces: (Uint8Array | string)[]): ReadableStream {
     pull(controller: ReadableStreamDirectController) {
       for (const piece of pieces) controller.write(piece as string);
       controller.end();
+      // Bun's collector doesn't see how much memory a large feed leaves behind, and would let it pile up.
+      const [{ buffer }] = pieces as [Uint8Array<ArrayBuffer>];
+      if (buffer.byteLength > LARGE_FEED) buffer.transfer(0);
     },
   };
   const size = pieces.reduce((sum, piece) => sum + piece.length, 0);
