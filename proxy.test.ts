@@ -1613,6 +1613,8 @@ describe.concurrent("a request", () => {
     "/api/v1/a,b;c:d@e/%zz/f+g%2Bh%20i%2f/[j]|k",
     "/api/v1/indexer//3/?x=..%2f..%2f",
     "/0012/api",
+    "/3/api?",
+    "/3/api?q=?",
     "/3/api",
   ])("reaches the backend byte for byte: %s", async (target) => {
     using backend = await backendThat(ok);

@@ -725,11 +725,12 @@ export function serve(config: Config): Bun.Server<undefined> {
 
 async function handle(request: Request, server: Bun.Server<undefined>, config: Config): Promise<Response> {
   const started = performance.now();
-  const { pathname, search } = new URL(request.url.replace(/^(?=\/)/, "http://proxy"));
+  const { pathname, href } = new URL(request.url.replace(/^(?=\/)/, "http://proxy"));
+  const query = /\?.*|$/.exec(href)![0];
   // The backend's own links begin with its URL base, which `config.backend` holds already.
   const path = pathname.startsWith(`${config.urlBase}/`) ? pathname.slice(config.urlBase.length) : pathname;
   const route = routeOf(path);
-  const line = () => describe(request.method, path, search);
+  const line = () => describe(request.method, path, query);
   const done = (outcome: string) => {
     config.log.info(`${line()} → ${outcome}, ${Math.round(performance.now() - started)} ms`);
   };
@@ -741,7 +742,7 @@ async function handle(request: Request, server: Bun.Server<undefined>, config: C
   if (route === "health") return Response.json({ status: "ok" });
   if (!route) return fail(NO_ROUTE);
   try {
-    const response = await ask(request, server, config, path + search);
+    const response = await ask(request, server, config, path + query);
     if (route === "search" && isFeed(request, response)) return await answerSearch(response, config.log, done);
     done(String(response.status));
     return passOn(response, () => {
@@ -753,10 +754,10 @@ async function handle(request: Request, server: Bun.Server<undefined>, config: C
 }
 
 /** A request in a log's words: never with its key, its link or any other parameter than the search's kind and text. */
-function describe(method: string, path: string, search: string): string {
-  const query = new URLSearchParams(search);
-  const type = query.get("t")?.replace(/\W/g, "").slice(0, 20);
-  const text = query.get("q")?.slice(0, 200);
+function describe(method: string, path: string, query: string): string {
+  const parameters = new URLSearchParams(query);
+  const type = parameters.get("t")?.replace(/\W/g, "").slice(0, 20);
+  const text = parameters.get("q")?.slice(0, 200);
   return [method, path, type, text && JSON.stringify(text)].filter(Boolean).join(" ");
 }
 
