@@ -210,14 +210,11 @@ export interface Decision {
  * count, and neither do words that only begin alike (`Frisian`).
  */
 export function isFrench(value: string): boolean {
-  const plain = value.normalize("NFD").replace(/\p{M}/gu, "").toLowerCase();
-  return plain.split(/[,;/|&+]/).some((language) => {
-    const spoken = language.split(/[^\p{L}\p{N}]+/u);
-    return spoken.some((word) => FRENCH.has(word)) && !spoken.some((word) => SUBTITLES.has(word));
-  });
+  const plain = value.normalize("NFD").replace(/\p{M}/gu, "");
+  return plain.split(/[,;/|&+]/).some((language) => FRENCH.test(language) && !SUBTITLES.test(language));
 }
-const FRENCH = new Set(words(FRENCH_WORDS));
-const SUBTITLES = new Set(words(SUBTITLE_WORDS));
+const FRENCH = pattern(`${START}${anyOf(FRENCH_WORDS)}${END}`);
+const SUBTITLES = pattern(`${START}${anyOf(SUBTITLE_WORDS)}${END}`);
 
 /**
  * Decides what a release title of French audio becomes. The result is idempotent: a title with its tag in place is
@@ -624,8 +621,11 @@ const saysFrench = remembering((tag) => {
 function parseTag(tag: string): { element: string; name: string; value: string } {
   const found = { element: tag.slice(1, matchAt(NAME, tag, 1)), name: "", value: "" };
   if (!tag.includes("&")) {
-    for (const [, key, value] of tag.matchAll(ATTRIBUTE))
+    ATTRIBUTE.lastIndex = 0;
+    for (let match; (match = ATTRIBUTE.exec(tag));) {
+      const [, key, value] = match;
       if (key === "name" || key === "value") found[key] = value!.slice(1, -1);
+    }
     return found;
   }
   try {
