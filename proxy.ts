@@ -726,6 +726,7 @@ export function serve(config: Config): Bun.Server<undefined> {
 async function handle(request: Request, server: Bun.Server<undefined>, config: Config): Promise<Response> {
   const started = performance.now();
   const { pathname, href } = new URL(request.url.replace(/^(?=\/)/, "http://proxy"));
+  // `search` would drop a lone question mark.
   const query = /\?.*|$/.exec(href)![0];
   // The backend's own links begin with its URL base, which `config.backend` holds already.
   const path = pathname.startsWith(`${config.urlBase}/`) ? pathname.slice(config.urlBase.length) : pathname;
