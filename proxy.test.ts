@@ -1,16 +1,67 @@
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
-import { connect, createServer, type Socket } from "node:net";
-import { hostname } from "node:os";
-import { promisify } from "node:util";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import http, { type IncomingHttpHeaders, type OutgoingHttpHeaders, type ServerResponse } from "node:http";
+import { connect, createServer, type AddressInfo, type Server, type Socket } from "node:net";
+import { hostname, networkInterfaces, tmpdir } from "node:os";
+import { text } from "node:stream/consumers";
 import zlib from "node:zlib";
 import { XMLParser, XMLValidator } from "fast-xml-parser";
 import { version } from "./package.json";
-import { apply, decide, explain, isFrench, readConfig, serve, tagFeed } from "./proxy.ts";
+import { apply, decide, isFrench, readConfig, serve, tagFeed } from "./proxy.ts";
 
-// Much runs side by side here, and a busy machine takes its time.
-setDefaultTimeout(25_000);
+// Much runs side by side here, and a busy computer takes its time.
+setDefaultTimeout(40_000);
+
+/** The same numbers for the same seed (mulberry32), so that a failure can be had again with `SEED=… bun test`. */
+const SEED = Number(process.env["SEED"] ?? Date.now() % 2 ** 31);
+
+class Dice {
+  constructor(private state: number) {}
+
+  number(): number {
+    this.state = (this.state + 0x6d2b79f5) | 0;
+    let mixed = Math.imul(this.state ^ (this.state >>> 15), 1 | this.state);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  }
+
+  below(limit: number): number {
+    return Math.floor(this.number() * limit);
+  }
+
+  one<Thing>(things: readonly Thing[]): Thing {
+    return things[this.below(things.length)]!;
+  }
+
+  chance(of: number): boolean {
+    return this.number() < of;
+  }
+
+  some<Thing>(least: number, most: number, make: () => Thing): Thing[] {
+    return Array.from({ length: least + this.below(most - least + 1) }, make);
+  }
+
+  shuffled<Thing>(things: readonly Thing[]): Thing[] {
+    return things
+      .map((thing) => ({ thing, place: this.number() }))
+      .sort((a, b) => a.place - b.place)
+      .map(({ thing }) => thing);
+  }
+}
+
+/** Runs a check many times with other dice; what fails is reported with the seed and the case that it failed with. */
+function many(times: number, check: (dice: Dice) => string | undefined): void {
+  for (let run = 0; run < times; run++) {
+    let problem: string | undefined;
+    try {
+      problem = check(new Dice(SEED + run * 7919));
+    } catch (error) {
+      problem = String((error as Error).stack);
+    }
+    if (problem) throw new Error(`SEED=${SEED}, run ${run}: ${problem}`);
+  }
+}
 
 // ─── Rules: what becomes of a title whose release has French audio ──────────────────────────────────────────────────
 //
@@ -30,6 +81,8 @@ Show.S01E01.«MULTi.VFF.»CANAL+.WEB-DL.1080p.H264-GRP
 Show.S01E01.«MULTi.VFF.»1080p.MyCANAL.WEB-DL.AAC2.0.H264-GRP
 Show.S01E05.Web.of.Lies.«MULTi.VFF.»1080p.WEB.H264-GRP  # a Web in an episode's title is no source
 Show.S01E05.Max.«MULTi.VFF.»2160p.MAX.WEB-DL.H265-GRP
+Show.S01E01.«MULTi.VFF.»WEB.REPACK.x264-GRP  # WEB is a source before a tag, too
+Show.S01E01.«MULTi.VFF.»WEB.GERMAN.VC-1-GRP
 Show.S01E03.REPACK.«MULTi.VFF.»1080p.BluRay.x264-GRP  # the revision is found before the tag as well as behind it
 Show.S02E01.iNTERNAL.«MULTi.VFF.»720p.WEB.x264-GRP
 Squid.Game.2021.S01.«MULTi.VFF.»2160p.WEBRip.4KLight.DV.HDR10.x265-GRP  # year and season: the name ends at the season
@@ -60,6 +113,13 @@ Series Title S01 - S07 «MULTi.VFF »BluRay 1080p x264 REPACK -SacReD
 Show - Season 1 - Episode 01 «MULTi.VFF »(Resolution).avi
 Series Title S01E11.5 «MULTi.VFF »720p HDTV x264
 Koh.Lanta.S2024E01.«MULTi.VFF.»1080p.WEB.H264-GRP
+Show S02E16+E17 «MULTi.VFF »1080p WEB x264
+Show 8x04 & 8x05 «MULTi.VFF »720p BluRay
+Show 2x30+31 «MULTi.VFF »720p BluRay
+Show S01E00 & S01E01 & S01E02 «MULTi.VFF »1080p WEB
+Show 1985 S01E22c «MULTi.VFF »The Library.mp4
+Show Episode 10 - 0.00.07-0.11.02.«MULTi.VFF.»mp4
+Show - Temporada 4 [HDTV][Cap.408_409]« MULTi.VFF »[Castellano]  # the Spanish way: [Cap.408] is S04E08
 
 # French words for season and episode
 Kaamelott Saison 3 «MULTi.VFF »1080p BluRay x264
@@ -118,9 +178,9 @@ Movie Title 2018 «MULTi.VFF »(WEB 1080p HEVC Opus) [Netaro]
 Series!!! on ICE - S01E12[JP «MULTi.VFF »BD Remux][ENG subs]
 Film_2016_«MULTi.VFF.»1080p_WEB  # to the custom formats' \\b an underscore is a letter: VFF_ is not VFF
 Film_2016_MULTi«.VFF.»_1080p
-2019_08_20_«MULTi.VFF.»1080_all.mp4
 9-1-1_S09E02_«MULTi.VFF.»DVDRip_x265_DD5.1-GRP
 1234-S03E14-«MULTi.VFF.»720p-HDTV-X264-DIMENSION
+Saekano-01«.MULTi.VFF.»-480p-WEB [F71AF8F8]  # before a hyphen with dots
 【字幕】Show【S01E01】«.MULTi.VFF.»【1080p】
 
 # No quality indicator: right after the marker, never at the end
@@ -129,6 +189,8 @@ The.Series.S02E15.«MULTi.VFF.»avi
 The.Series.S02E15«.MULTi.VFF»
 Series Title - S01E01 «MULTi.VFF »- Pilot.en.forced.sub
 Series.Title.S04E17-«MULTi.VFF.»DIMENSION  # Sonarr cuts off all up to S04E17- before it looks for the group
+Fallout.S06 E01« MULTi.VFF»-FW  # the hyphen belongs to the glued form alone
+Parks_and_Recreation-s03-e02«.MULTi.VFF»-Flu_Season.mkv
 Movie Title 2012 «MULTi.VFF »Directors Cut
 Movie (1968) «MULTi.VFF »Director's Cut.mkv
 Movie.2019«.MULTi.VFF»-GRP
@@ -147,6 +209,8 @@ Arte.Les.Grandes.Migrations.«MULTi.VFF.»720p.HDTV.x264-GRP
 Passengers.German.DL.«MULTi.VFF.»AC3.Dubbed..BluRay.x264-PsO
 [TMS-Remux].Series.Title.X.21.«MULTi.VFF.»720p.[76EA1C53].mkv  # the group in front is no source
 Matrix.La.Trilogie.«MULTi.VFF.»1080p.BluRay.x264-GRP
+[Group] Film Title [«MULTi.VFF »1080p BD][2019]  # a year behind a quality in brackets ends no name
+[Group] Film Title [«MULTi.VFF »1080p] Episode 101
 Series.Title.S01E01.«MULTi.VFF.»The.Web.MT-dd  # the group at the end is no sound
 The.Series.S01E13.«MULTi.VFF.»x264-GRP
 
@@ -163,7 +227,10 @@ The.Series.S01E13.«MULTi.VFF.»x264-GRP
 [Zurako] Log Movie - 01 - The Movie («MULTi.VFF »BD 1080p AAC) [7AE12174].mkv  # a film without year: to Radarr all before a bracket is name
 [Elysium]Movie.Name.01(«MULTi.VFF.»BD.720p.AAC.DA)[0BB96AD8].mkv
 [Commie]_Some_Anime_Show_-_15_«MULTi.VFF.»[E76552EA]
-[HorribleSubs] Series Title! S01 [Web][MKV]« MULTi.VFF »[h264][1080p][AAC 2.0]
+[HorribleSubs] Series Title! S01 «MULTi.VFF »[Web][MKV][h264][1080p][AAC 2.0]  # [WEB] is a source
+[Group] Anime Title - 12 [WEB][«MULTi.VFF »1080p]  # Sonarr knows [WEB] by its two brackets
+[Group] Anime Title - 12 «MULTi.VFF »[WEB]
+[Erai-raws] Anime Title - 03 [«MULTi.VFF »720p CR WEBRip][E96771E5].mkv  # eight hex digits in brackets are a hash, no episode
 [Anime-Koi] Series Title 2 - 01 [«MULTi.VFF »h264-720p][28D54E2C]
 Some Anime Show (2011) Episode 99-100 «MULTi.VFF »[1080p] [Dual.Audio] [x265]
 
@@ -208,6 +275,8 @@ Film.FRENCH.2011.DVDRip
 Film TRUEFRENCH BluRay 1080p 2019
 Film.2019.French.1080p.WEB.H264-GRP
 Movie.Title.2017.1080p.Bluray.French
+Le Film 2019 French (1080p)
+Le Film 2019 French (US) «MULTi.VFF »1080p BluRay  # a bracket alone makes no tag
 Film.2019.truefrench.bdrip.x264-grp
 Dexter.S02E04.VF.HDTV.XviD-GRP
 Frieren 05 [VF+VOSTFR]
@@ -252,9 +321,7 @@ const ROWS = TITLES.trim()
 const tag = (title: string) => apply(title, decide(title));
 
 describe("rules", () => {
-  test.each(ROWS)("$heading: $title", ({ title, expected }) => {
-    expect(tag(title)).toBe(expected);
-  });
+  test.each(ROWS)("$heading: $title", ({ title, expected }) => expect(tag(title)).toBe(expected));
 
   test("a title that has its tag keeps it as it is", () => {
     for (const { expected } of ROWS) expect(tag(expected)).toBe(expected);
@@ -271,142 +338,58 @@ describe("rules", () => {
     }
   });
 
-  test("a title of more than 1,000 characters is no release's, and stays", () => {
-    const title = `${"Show.".repeat(200)}S01E01.1080p.WEB-GRP`;
-    expect(tag(title)).toBe(title);
-    expect(explain(decide(title))).toBe("longer than 1000 characters: not a release title");
-  });
-
   test.each([
     ["Show.S02E01.1080p.WEB-GRP", 'name ends after "S02E01"; tag goes before "1080p"'],
     ["Movie.1080p.WEB-GRP", 'no year or episode found; tag goes before "1080p"'],
-    ["Show.S02E01.mkv", 'name ends after "S02E01"; no quality indicator follows, so the tag goes right there'],
-    ["Movie-GRP", "no year, episode or quality indicator found; tag goes to the end, before group and file extension"],
+    ["Show.S02E01.mkv", 'name ends after "S02E01"; no quality follows, so the tag goes right there'],
+    ["Movie-GRP", "no year, episode or quality found; tag goes before group and extension"],
     ["Movie.2019.MULTi.1080p.WEB-GRP", 'MULTi found: ".VFF" added'],
     ["Movie.2019.VFF.1080p.WEB-GRP", 'already French: "VFF"'],
-    [
-      "Movie-SUBS",
-      "a word that begins with SUB would follow the tag, and Sonarr would take it for subtitles: left as it is",
-    ],
-  ])("%s is explained: %s", (title, reason) => {
-    expect(explain(decide(title))).toBe(reason);
+    [`${"Show.".repeat(57)}1080p.WEB-GRP`.padEnd(301, "x"), "longer than 300 characters: not a release title"],
+  ])("%s is explained: %s", (title, reason) => expect(decide(title).reason).toBe(reason));
+
+  test("a title of 300 characters gets its tag, and a longer one stays", () => {
+    const title = "Show.".repeat(56) + "S01E01.1080p.WEB-GRP";
+    expect([title.length, tag(title)]).toEqual([300, title.replace("1080p", "MULTi.VFF.1080p")]);
+    expect(tag(`${title}x`)).toBe(`${title}x`);
   });
+
+  // A pattern that can read a text in two ways takes seconds for one of these, where all of them take a third of one.
+  test(`4,000 hostile titles of 250 characters are decided within 5 s, each within 250 ms (SEED=${SEED})`, () => {
+    const pieces =
+      `E|S|x|1|01|111|2019|19|-|_| - |.| |Part|Part 2|Saison |Season|Episode |Cap.|[|]|(|)|()|)(|of|v2|a|+|&|~|–|!|
+      |.5|MULTi|MULTi.|French|FRENCH|VF|VFF|WEB|WEB-DL|H.264|1080p|AAC|DDP5.1|HDR10+|NF|é|É|sub|SUB|.mkv|-GRP|S01E01|E111x1|
+      |1x01|S1.E1|2023-05-26|[1080p]|(2019)|{|}|【|】`.split(/\|\s*/);
+    const started = performance.now();
+    many(4000, (dice) => {
+      const some = () => dice.some(1, 4, () => dice.one(pieces)).join("");
+      const repeated = some() || "E";
+      const body = dice.chance(0.6) ? repeated.repeat(250) : dice.some(250, 250, some).join("");
+      const start = dice.one(["", "Show.", "000001", "Show.S01E01", "Film 2019 "]);
+      const title = (start + body).slice(0, 245) + dice.one(["", "Q", "!", "Q.1080p", "-"]);
+      const begun = performance.now();
+      const { at, insert } = decide(title);
+      if (performance.now() - begun > 250) return `${JSON.stringify(title)} took ${performance.now() - begun} ms`;
+      return /^(?:[ .]?MULTi\.VFF[ .]?|\.VFF\.?)?$/.test(insert) && at <= title.length
+        ? undefined
+        : `${title}: ${insert}`;
+    });
+    expect(performance.now() - started).toBeLessThan(5000);
+  });
+
+  test.each(["Show.S01E01" + "E111x1".repeat(47), "000001" + "S1.E1".repeat(58), "000001" + ")(".repeat(146) + "!"])(
+    "%s is decided 1,000 times within 2 s",
+    (title) => {
+      const started = performance.now();
+      for (let n = 0; n < 1000; n++) decide(title + String(n % 10));
+      expect(performance.now() - started).toBeLessThan(2000);
+    },
+  );
 });
-
-// ─── What the tests of the feed are written with ────────────────────────────────────────────────────────────────────
-
-type Encoding = "utf8" | "latin1";
-
-const NAMESPACES =
-  'xmlns:newznab="http://www.newznab.com/DTD/2010/feeds/attributes/" xmlns:torznab="http://torznab.com/schemas/2015/feed"';
-const FRENCH = attribute("French");
-
-function attribute(language: string): string {
-  return `<newznab:attr name="language" value="${language}" />`;
-}
-
-/** A feed of one item, with what the item holds. */
-function feedOf(...contents: string[]): string {
-  return feedWith(...contents.map((content) => `<item>${content}</item>`));
-}
-
-/** A feed with what its channel holds. */
-function feedWith(...parts: string[]): string {
-  return `<?xml version="1.0" encoding="UTF-8"?>\n<rss ${NAMESPACES}><channel>\n${parts.join("\n")}\n</channel></rss>\n`;
-}
-
-/** A tag that the proxy is to insert stands in ⟦ ⟧; this is the text before. */
-function before(marked: string): string {
-  return marked.replace(/⟦[^⟧]*⟧/g, "");
-}
-
-/** And this the text after. */
-function after(marked: string): string {
-  return marked.replace(/[⟦⟧]/g, "");
-}
-
-function joined(pieces: (Uint8Array | string)[]): Buffer {
-  return Buffer.concat(pieces.map((piece) => (typeof piece === "string" ? Buffer.from(piece) : piece)));
-}
-
-function ownBytes(pieces: (Uint8Array | string)[]): Buffer {
-  return Buffer.concat(pieces.filter((piece) => typeof piece !== "string"));
-}
-
-/** Bytes as a string that can be compared and read, one character a byte. */
-function bytes(of: Uint8Array): string {
-  return Buffer.from(of.buffer, of.byteOffset, of.byteLength).toString("latin1");
-}
-
-/** The feed is tagged where the ⟦marks⟧ are, and nowhere else. */
-function expectTags(marked: string, encoding: Encoding = "utf8"): void {
-  const feed = Buffer.from(before(marked), encoding);
-  expect(bytes(joined(tagFeed(feed).pieces))).toBe(bytes(Buffer.from(after(marked), encoding)));
-}
-
-function expectUntouched(feed: string | Uint8Array): void {
-  const given = typeof feed === "string" ? Buffer.from(feed) : feed;
-  const { pieces, french } = tagFeed(given);
-  expect(bytes(joined(pieces))).toBe(bytes(given));
-  expect(french.filter(({ decision }) => decision.insert)).toEqual([]);
-}
-
-const TITLE = "<title>Film.2019.⟦MULTi.VFF.⟧1080p.WEB-GRP</title>";
-const PLAIN_TITLE = before(TITLE);
-
-/** The same numbers for the same seed (mulberry32), so that a failure can be had again with `SEED=… bun test`. */
-const SEED = Number(process.env["SEED"] ?? Date.now() % 2 ** 31);
-
-class Dice {
-  constructor(private state: number) {}
-
-  number(): number {
-    this.state = (this.state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(this.state ^ (this.state >>> 15), 1 | this.state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  }
-
-  below(limit: number): number {
-    return Math.floor(this.number() * limit);
-  }
-
-  one<Thing>(things: readonly Thing[]): Thing {
-    return things[this.below(things.length)]!;
-  }
-
-  chance(of: number): boolean {
-    return this.number() < of;
-  }
-
-  some<Thing>(least: number, most: number, make: () => Thing): Thing[] {
-    return Array.from({ length: least + this.below(most - least + 1) }, make);
-  }
-
-  shuffled<Thing>(things: readonly Thing[]): Thing[] {
-    return things
-      .map((thing) => ({ thing, place: this.number() }))
-      .sort((a, b) => a.place - b.place)
-      .map(({ thing }) => thing);
-  }
-}
-
-/** Runs a check many times with other dice; what fails is reported with the seed and the case that it failed with. */
-function many(times: number, check: (dice: Dice) => string | undefined): void {
-  for (let run = 0; run < times; run++) {
-    let problem: string | undefined;
-    try {
-      problem = check(new Dice(SEED + run * 7919));
-    } catch (error) {
-      problem = String((error as Error).stack);
-    }
-    if (problem) throw new Error(`SEED=${SEED}, run ${run}: ${problem}`);
-  }
-}
 
 // ─── Which values are French ────────────────────────────────────────────────────────────────────────────────────────
 
-describe("a language is French", () => {
+describe("a language", () => {
   test.each([
     ..."French français Français FRANÇAIS FRENCH francais francaise Française FR fr fr-FR fr_CA fra FRE".split(" "),
     ..."VFF vff VFQ VFI VF2 VOF VF TrueFrench TRUEFRENCH".split(" "),
@@ -414,36 +397,114 @@ describe("a language is French", () => {
     ...["English; French", "English & French", "English+French", "Multi (FR)", "French\n", "Franc\u0327ais"],
     // Of a language with subtitles and another one with audio, the audio counts.
     ...["French, English subtitles", "English subs, French", "VOSTFR, VFF"],
-  ])("%j", (value) => expect(isFrench(value)).toBe(true));
-});
+  ])("%j is French", (value) => expect(isFrench(value)).toBe(true));
 
-describe("a language is not French", () => {
   test.each([
     ...["", " ", "English", "Frisian", "Afrikaans", "Fr0", "Frenchman", "Africa", "VFX", "VO", "Vofa", "frs"],
     ...["VOSTFR", "VOST FR", "SUBFRENCH", "STFR", "French subtitles", "French subs", "French (subbed)", "Sub: FR"],
     ...["Subtitles: French", "English, French subtitles", "sous-titres français", "Français sous-titré"],
-  ])("%j", (value) => expect(isFrench(value)).toBe(false));
+  ])("%j is not French", (value) => expect(isFrench(value)).toBe(false));
 });
 
-// ─── Which items are French ─────────────────────────────────────────────────────────────────────────────────────────
+// ─── Feeds: which byte of them changes ──────────────────────────────────────────────────────────────────────────────
+//
+// A tag that the proxy is to insert stands between ⟦ and ⟧.
 
-describe("an item is French", () => {
-  const others = ["Frisian", "VOSTFR", "English", "German &amp; English", "French subtitles"].map(attribute);
+const FRENCH = languageTag("French");
+const TITLE = "<title>Film.2019.⟦MULTi.VFF.⟧1080p.WEB-GRP</title>";
+const PLAIN_TITLE = before(TITLE);
+const FRENCH_ITEM = `<item>${TITLE}${FRENCH}</item>`;
 
-  test.each([1, 2, 3, 4, 5, 6])("when its language attribute number %d is French", (position) => {
-    expectTags(feedOf(TITLE + others.toSpliced(position - 1, 0, FRENCH).join("\n")));
-  });
+function languageTag(language: string): string {
+  return `<newznab:attr name="language" value="${language}" />`;
+}
 
-  test("when several attributes are French, and gets one tag", () => {
-    expectTags(feedOf(TITLE + FRENCH + attribute("Français") + attribute("VFF")));
-  });
+/** A feed of items with these contents. */
+function feedOf(...contents: string[]): string {
+  return feedWith(...contents.map((content) => `<item>${content}</item>`));
+}
 
-  test("when its attribute stands before its title", () => {
-    expectTags(feedOf(others[0] + FRENCH + TITLE));
-  });
+/** A feed with these parts in its channel. */
+function feedWith(...parts: string[]): string {
+  return `<?xml version="1.0" encoding="UTF-8"?>\n<rss xmlns:newznab="n" xmlns:torznab="t"><channel>\n${parts.join("\n")}\n</channel></rss>\n`;
+}
+
+function before(marked: string): string {
+  return marked.replace(/⟦[^⟧]*⟧/g, "");
+}
+
+function after(marked: string): string {
+  return marked.replace(/[⟦⟧]/g, "");
+}
+
+/** A feed after its way through `tagFeed`, and without the tags again, one character a byte. */
+function tagged(feed: Uint8Array): { result: string; own: string; pieces: (Uint8Array | string)[] } {
+  const { pieces } = tagFeed(feed);
+  const join = (parts: (Uint8Array | string)[]) => Buffer.concat(parts.map((part) => Buffer.from(part as string)));
+  const own = pieces.filter((piece) => typeof piece !== "string");
+  return { result: join(pieces).toString("latin1"), own: join(own).toString("latin1"), pieces };
+}
+
+/** The feed is tagged where the ⟦marks⟧ are, and nowhere else. */
+function expectTags(marked: string, encoding: "utf8" | "latin1" = "utf8"): void {
+  const { result } = tagged(Buffer.from(before(marked), encoding));
+  expect(result).toBe(Buffer.from(after(marked), encoding).toString("latin1"));
+}
+
+describe("a feed as Prowlarr writes it", () => {
+  // Prowlarr 2.3.6: indented, entity-escaped, no CDATA, absolute download links.
+  const item = (prefix: string, title: string, ...languages: string[]) => `    <item>
+      <title>${title}</title>
+      <description>desc &amp; more</description>
+      <guid>http://127.0.0.1:15100/details/h1</guid>
+      <prowlarrindexer id="1" type="private">Fake Indexer</prowlarrindexer>
+      <comments>http://127.0.0.1:15100/details/h1</comments>
+      <pubDate>Thu, 09 Oct 2025 08:53:20 +0000</pubDate>
+      <size>1000000000</size>
+      <link>http://127.0.0.1:9696/1/download?apikey=0123456789abcdef&amp;link=dTFaTVp0WWZk&amp;file=Money.Heist</link>
+      <category>5000</category>
+      <enclosure url="http://127.0.0.1:9696/1/download?apikey=0123456789abcdef&amp;link=dTFaTVp0WWZk&amp;file=Money.Heist" length="1000000000" type="application/x-nzb" />
+      <${prefix}:attr name="category" value="5040" />
+${languages.map((language) => `      <${prefix}:attr name="language" value="${language}" />\n`).join("")}      <${prefix}:attr name="genre" value="" />
+      <${prefix}:attr name="tvdbid" value="900001" />
+    </item>`;
 
   test.each([
-    ["any prefix", '<torznab:attr name="language" value="French"/>'],
+    ["newznab", "http://www.newznab.com/DTD/2010/feeds/attributes/"],
+    ["torznab", "http://torznab.com/schemas/2015/feed"],
+  ])("is tagged in the titles of its French items alone: %s", (prefix, namespace) => {
+    const marked = `<?xml version="1.0" encoding="UTF-8"?>
+<rss version="1.0" xmlns:atom="http://www.w3.org/2005/Atom" xmlns:${prefix}="${namespace}">
+  <channel>
+    <atom:link rel="self" type="application/rss+xml" />
+    <title>Prowlarr</title>
+${item(prefix, "Money.Heist.S01E01.⟦MULTi.VFF.⟧1080p.WEB.H264-GRP", "English", "French")}
+${item(prefix, "Money.Heist.S01E01.MULTi⟦.VFF⟧.1080p.WEB.H264-GRP2", "German, French ")}
+${item(prefix, "Tom &amp; Jerry's Été 2021 ⟦MULTi.VFF ⟧1080p WEB", "French")}
+${item(prefix, "Money.Heist.S01E01.VFF.1080p.WEB.H264-GRP3", "French")}
+${item(prefix, "Money.Heist.S01E01.1080p.WEB.H264-GRP4", "English", "Frisian")}
+${item(prefix, "Money.Heist.S01E01.1080p.WEB.H264-GRP5")}
+  </channel>
+</rss>`;
+    expectTags(marked);
+    const { items, french } = tagFeed(Buffer.from(before(marked)));
+    expect([items, french.length, french.filter(({ decision }) => decision.insert).length]).toEqual([6, 4, 3]);
+    expect(french[2]!.title).toBe("Tom & Jerry's Été 2021 1080p WEB");
+  });
+});
+
+describe("an item is French", () => {
+  const others = ["Frisian", "VOSTFR", "English", "German &amp; English", "French subtitles"].map(languageTag);
+
+  test.each([1, 2, 3, 4, 5, 6])("when its language attribute number %d is French", (position) =>
+    expectTags(feedOf(TITLE + others.toSpliced(position - 1, 0, FRENCH).join("\n"))),
+  );
+
+  test("when several attributes are French, and gets one tag", () =>
+    expectTags(feedOf(TITLE + FRENCH + languageTag("Français") + languageTag("VFF"))));
+
+  test.each([
+    ["another prefix", '<torznab:attr name="language" value="French"/>'],
     ["an unknown prefix", '<x-y.z:attr name="language" value="French"/>'],
     ["no prefix", '<attr name="language" value="French"/>'],
     ["value before name", '<newznab:attr value="French" name="language"/>'],
@@ -455,31 +516,23 @@ describe("an item is French", () => {
     ["line breaks", '<newznab:attr\r\n  name="language"\r\n  value="French"\r\n/>'],
     ["spaces in values", '<newznab:attr name=" language " value=" French "/>'],
     ["> in the value", '<newznab:attr name="language" value="English > French"/>'],
-    ["> in another value", '<newznab:attr note="a > b" name="language" value="French"/>'],
-    ["/> in a value", '<newznab:attr note="/>" name="language" value="French"/>'],
+    ["/> in another value", '<newznab:attr note="/>" name="language" value="French"/>'],
     ["name in capitals", '<newznab:attr name="LANGUAGE" value="French"/>'],
-    ["name capitalised", '<newznab:attr name="Language" value="French"/>'],
-    ["an end tag", '<newznab:attr name="language" value="French"></newznab:attr>'],
-    ["an end tag with spaces", '<newznab:attr name="language" value="French"></newznab:attr \n>'],
+    ["an end tag", '<newznab:attr name="language" value="French"></newznab:attr \n>'],
     ["text inside", '<newznab:attr name="language" value="French">audio</newznab:attr>'],
     ["a comment inside", '<newznab:attr name="language" value="French"><!-- audio --></newznab:attr>'],
-    ["an element inside", '<newznab:attr name="language" value="French"><b>x</b></newznab:attr>'],
-    ["a decimal reference", '<newznab:attr name="language" value="Fran&#231;ais"/>'],
-    ["a hexadecimal reference", '<newznab:attr name="language" value="Fran&#xE7;ais"/>'],
-    ["a letter as reference", '<newznab:attr name="language" value="&#70;rench"/>'],
-    ["all letters as references", '<newznab:attr name="language" value="&#70;&#114;&#x65;&#x6e;&#99;&#104;"/>'],
+    ["decimal and hexadecimal references", '<newznab:attr name="language" value="&#70;r&#x65;nch"/>'],
+    ["an accent as reference", '<newznab:attr name="language" value="Fran&#231;ais"/>'],
     ["&amp; between languages", '<newznab:attr name="language" value="English &amp; French"/>'],
     ["an unknown entity", '<newznab:attr name="language" value="&unknown;, French"/>'],
     ["accents", '<newznab:attr name="language" value="Français"/>'],
-    ["two languages in one", '<newznab:attr name="language" value="German, French"/>'],
   ])("when the attribute is written with %s", (_, spelling) => {
     expectTags(feedOf(TITLE + spelling));
     expectTags(feedOf(`<guid>1</guid>\n${spelling}\n<size>1</size>${TITLE}`));
   });
 
-  test("when the attribute's value is in ISO-8859-1", () => {
-    expectTags(feedOf(TITLE + attribute("Français")), "latin1");
-  });
+  test("when the attribute's value is in ISO-8859-1", () =>
+    expectTags(feedOf(TITLE + languageTag("Français")), "latin1"));
 });
 
 describe("an item is not French", () => {
@@ -492,77 +545,63 @@ describe("an item is not French", () => {
     ["an element language with attributes", '<language name="language" value="French"/>'],
     ["an element that ends in attr", '<newznab:myattr name="language" value="French"/>'],
     ["an element that begins with attr", '<newznab:attribute name="language" value="French"/>'],
-    ["an attribute called element", '<newznab:x element="newznab:attr" name="language" value="French"/>'],
-    ["an attribute called __proto__", '<newznab:attr __proto__="x" name="languages" value="French"/>'],
-    ["the value twice encoded", attribute("Fran&amp;#231;ais")],
+    ["an attribute called __proto__", '<newznab:attr __proto__="x" name="language" value="French"/>'],
+    ["the value twice encoded", languageTag("Fran&amp;#231;ais")],
     ["the attribute in a comment", `<!-- ${FRENCH} -->`],
     ["the attribute in CDATA", `<description><![CDATA[${FRENCH}]]></description>`],
-    ["the attribute in CDATA beside the elements", `<![CDATA[${FRENCH}]]>`],
     ["the attribute in a processing instruction", `<?x ${FRENCH} ?>`],
     ["the attribute escaped", "<description>&lt;attr name='language' value='French'/&gt;</description>"],
     ["the attribute in a value", `<x y='attr name="language" value="French"'/>`],
-    ["the attribute deeper than the item", `<media:group>${FRENCH}</media:group>`],
-    ["the attribute deeper, alone", `<a><b>${FRENCH}</b></a>`],
-    ["the attribute in another attribute", `<newznab:attr name="x" value="y">${FRENCH}</newznab:attr>`],
-    ["the attribute in its title", `<title>${FRENCH}</title>`],
-    ["the attribute in an item inside it", `<item>${FRENCH}</item>`],
   ])("with %s", (_, content) => {
-    const other = `<item>${TITLE}${FRENCH}</item>`;
-    expectTags(feedWith(`<item>${PLAIN_TITLE}${content}</item>`, other));
-    expectTags(feedWith(other, `<item><size>1</size>${content}\n${PLAIN_TITLE}</item>`));
+    expectTags(feedWith(`<item>${PLAIN_TITLE}${content}</item>`, FRENCH_ITEM));
+    expectTags(feedWith(FRENCH_ITEM, `<item><size>1</size>${content}\n${PLAIN_TITLE}</item>`));
   });
 
   test.each([
     ["in the channel", feedWith(FRENCH, `<item>${PLAIN_TITLE}</item>`, FRENCH)],
-    ["in the item before it", feedWith(`<item>${TITLE}${FRENCH}</item>`, `<item>${PLAIN_TITLE}</item>`)],
-    ["in the item after it", feedWith(`<item>${PLAIN_TITLE}</item>`, `<item>${TITLE}${FRENCH}</item>`)],
+    ["in the item before it", feedWith(FRENCH_ITEM, `<item>${PLAIN_TITLE}</item>`)],
+    ["in the item after it", feedWith(`<item>${PLAIN_TITLE}</item>`, FRENCH_ITEM)],
     ["in an item without title before it", feedWith(`<item>${FRENCH}</item>`, `<item>${PLAIN_TITLE}</item>`)],
     ["beside self-closed items", feedWith("<item/>", FRENCH, `<item />${PLAIN_TITLE}${FRENCH}`)],
     ["in an element that is no item", feedWith(`<items>${PLAIN_TITLE}${FRENCH}</items>`)],
   ])("when a French attribute stands %s", (_, feed) => expectTags(feed));
 });
 
-// ─── The feed is spliced, not printed anew ──────────────────────────────────────────────────────────────────────────
-
 describe("the tag goes into the item's own title", () => {
   test.each([
-    ["plain", TITLE],
     ["with attributes", "<title type=\"text\" x='>'>Film.2019.⟦MULTi.VFF.⟧1080p.WEB</title>"],
     ["with spaces in its tags", "<title \n>Film.2019.⟦MULTi.VFF.⟧1080p.WEB</title\n>"],
     ["in CDATA", "<title><![CDATA[Film.2019.⟦MULTi.VFF.⟧1080p.WEB]]></title>"],
     ["in CDATA, with white space", "<title>\n <![CDATA[ Film.2019.⟦MULTi.VFF.⟧1080p.WEB ]]>\n</title>"],
     ["in CDATA, before the tag's place", "<title><![CDATA[Film]]>.2019.⟦MULTi.VFF.⟧1080p.WEB</title>"],
     ["in CDATA, past the tag's place", "<title>Film.2019.⟦MULTi.VFF.⟧1080p<![CDATA[.WEB]]></title>"],
-    ["in CDATA, around the tag's place", "<title>Film<![CDATA[.2019.⟦MULTi.VFF.⟧1080]]>p.WEB</title>"],
     ["in three sections", "<title><![CDATA[Fi]]>lm<![CDATA[.2019.⟦MULTi.VFF.⟧10]]>80<![CDATA[p.WEB]]></title>"],
     ["in CDATA that reads like markup", "<title><![CDATA[<i>&amp;</i> 2019 ⟦MULTi.VFF ⟧1080p]]></title>"],
-    ["in CDATA that opens CDATA", "<title><![CDATA[A <![CDATA[ B]]> &#50;019⟦ MULTi.VFF⟧ x</title>"],
     ["with &amp;", "<title>Tom &amp; Jerry 2021 ⟦MULTi.VFF ⟧1080p</title>"],
     ["with references", "<title>&#201;t&#xe9;.&lt;3.&quot;x&quot;.&apos;.&gt;.2021.⟦MULTi.VFF.⟧1080p</title>"],
     ["with a year as references", "<title>Film.&#50;&#48;&#x31;&#x39;.⟦MULTi.VFF.⟧1080p</title>"],
     ["with the tag before a reference", "<title>Film.2019.⟦MULTi.VFF.⟧&#49;080p.WEB</title>"],
     ["with the tag after a reference", "<title>Film.2019&#46;⟦MULTi.VFF.⟧1080p.WEB</title>"],
-    ["with a MULTi as references", "<title>Film.2019.&#77;&#85;&#76;&#84;&#105;⟦.VFF⟧.1080p.WEB</title>"],
     ["with an emoji as reference", "<title>&#x1F600;.Film.2019.⟦MULTi.VFF.⟧1080p</title>"],
     ["with unknown entities", "<title>&nbsp;Film&eacute;&x;.2019.⟦MULTi.VFF.⟧1080p</title>"],
     ["with references out of range", "<title>&#0;&#xD800;&#99999999999;.2019.⟦MULTi.VFF.⟧1080p</title>"],
     ["with white space around", "<title> \t\r\n Film.2019.⟦MULTi.VFF.⟧1080p.WEB \r\n </title>"],
-    ["with white space around and no indicator", "<title>\n  Film.2019⟦.MULTi.VFF⟧\n  </title>"],
     ["with white space as references", "<title>&#32;&#10;Film.2019⟦.MULTi.VFF⟧&#32;</title>"],
     ["with a line break inside", "<title>Film\r\n2019.⟦MULTi.VFF.⟧1080p.WEB</title>"],
-    ["with accents", "<title>L'Été.à.la.façon.2019.⟦MULTi.VFF.⟧1080p.WEB</title>"],
-    ["with accents after the tag", "<title>Film.2019.⟦MULTi.VFF.⟧1080p.Été-ÉQUIPE</title>"],
+    ["with accents", "<title>L'Été.à.la.façon.2019.⟦MULTi.VFF.⟧1080p.Été-ÉQUIPE</title>"],
     ["with accents, references and CDATA", "<title>É&#233;é&amp;<![CDATA[é&]]>é.2019.⟦MULTi.VFF.⟧1080p.é</title>"],
-    ["in Chinese", "<title>流浪地球.The.Wandering.Earth.2019.⟦MULTi.VFF.⟧1080p.中文</title>"],
     ["in Japanese, in CDATA", "<title><![CDATA[鬼滅の刃 2019 ⟦MULTi.VFF ⟧1080p 日本]]></title>"],
     ["with emoji", "<title>🎬👩‍👩‍👧 Film 2019 ⟦MULTi.VFF ⟧1080p 🇫🇷</title>"],
     ["with combining accents", "<title>E\u0301te\u0301.2019.⟦MULTi.VFF.⟧1080p</title>"],
     ["with NUL bytes", "<title>\0Fi\0lm.2019.⟦MULTi.VFF.⟧1080p\0</title>"],
-    ["with a ]] that ends nothing", "<title>[[Film]] 2019 ⟦MULTi.VFF ⟧1080p</title>"],
+    [
+      "of 300 characters, however long they are written",
+      `<title>Film.2019.⟦MULTi.VFF.⟧1080p.${"&amp;".repeat(280)}</title>`,
+    ],
   ])("%s", (_, title) => {
     expectTags(feedOf(title + FRENCH));
     expectTags(feedOf(`<guid>1</guid>\n${FRENCH}\n${title}\n<size>1</size>`));
-    expectTags(feedWith("<title>Été 🎬</title>", `<item>${title}${FRENCH}</item>`, `<item>${TITLE}${FRENCH}</item>`));
+    expectTags(feedWith("<title>Été 🎬</title>", `<item>${title}${FRENCH}</item>`, FRENCH_ITEM));
   });
 
   test("in ISO-8859-1", () => {
@@ -570,36 +609,17 @@ describe("the tag goes into the item's own title", () => {
     expectTags(feedOf(`<title>É<![CDATA[é]]>&amp;é.2019.⟦MULTi.VFF.⟧1080p.Été</title>${FRENCH}`), "latin1");
   });
 
-  test.each([
-    ["\xC3", "a sequence cut short"],
-    ["\x80\xBF", "continuation bytes alone"],
-    ["\xC0\xAF", "an overlong one"],
-    ["\xED\xA0\x80", "a surrogate"],
-    ["\xF5\x80\x80\x80", "one past the last character"],
-    ["\xFF\xFE", "bytes that UTF-8 has not"],
-    ["\xC3\xA9.\xE9", "UTF-8 and ISO-8859-1 mixed"],
-  ])("with broken UTF-8: %j (%s)", (broken) => {
-    expectTags(feedOf(`<title>${broken}Film${broken}.2019.⟦MULTi.VFF.⟧1080p.${broken}</title>${FRENCH}`), "latin1");
-    expectTags(feedOf(`<title>Film.2019.⟦MULTi.VFF.⟧1080p</title><x>${broken}</x>${FRENCH}`), "latin1");
-  });
+  test.each(["\xC3", "\x80\xBF", "\xC0\xAF", "\xED\xA0\x80", "\xF5\x80\x80\x80", "\xFF\xFE", "\xC3\xA9.\xE9"])(
+    "with broken UTF-8: %j",
+    (broken) => {
+      expectTags(feedOf(`<title>${broken}Film${broken}.2019.⟦MULTi.VFF.⟧1080p.${broken}</title>${FRENCH}`), "latin1");
+      expectTags(feedOf(`<title>Film.2019.⟦MULTi.VFF.⟧1080p</title><x>${broken}</x>${FRENCH}`), "latin1");
+    },
+  );
 
-  test("and its decision tells title and place", () => {
-    const { items, french } = tagFeed(
-      Buffer.from(feedOf(`<title> <![CDATA[Été &]]> &amp; 2019 1080p</title>${FRENCH}`)),
-    );
-    expect(items).toBe(1);
-    expect(french).toHaveLength(1);
-    expect(french[0]!.title).toBe("Été & & 2019 1080p");
-    expect(french[0]!.decision).toEqual(decide("Été & & 2019 1080p"));
-    expect(french[0]!.offset).toBe(Buffer.byteLength(" <![CDATA[Été &]]> &amp; 2019 "));
-  });
-});
-
-describe("nothing else is taken for the item's title", () => {
   test.each([
-    ["the channel's", feedWith(PLAIN_TITLE, `<item>${TITLE}${FRENCH}</item>`)],
-    ["the channel's, after the items", feedWith(`<item>${TITLE}${FRENCH}</item>`, PLAIN_TITLE)],
-    ["one in an image of the channel", feedWith(`<image>${PLAIN_TITLE}</image>`, `<item>${TITLE}${FRENCH}</item>`)],
+    ["the channel's", feedWith(PLAIN_TITLE, FRENCH_ITEM, PLAIN_TITLE)],
+    ["one in an image of the channel", feedWith(`<image>${PLAIN_TITLE}</image>`, FRENCH_ITEM)],
     ["one inside another element before", feedOf(`<media:content>${PLAIN_TITLE}</media:content>${TITLE}${FRENCH}`)],
     ["one inside another element after", feedOf(`${TITLE}${FRENCH}<source>${PLAIN_TITLE}</source>`)],
     ["one inside another element, with no own", feedOf(`<a>${PLAIN_TITLE}</a>${FRENCH}`)],
@@ -608,2301 +628,1381 @@ describe("nothing else is taken for the item's title", () => {
     ["one in CDATA", feedOf(`<description><![CDATA[</item>${PLAIN_TITLE}]]></description>${TITLE}${FRENCH}`)],
     ["one in a processing instruction", feedOf(`<?x ${PLAIN_TITLE} ?>${TITLE}${FRENCH}`)],
     ["one with a prefix", feedOf(`<media:title>Film.2019.1080p.WEB</media:title>${TITLE}${FRENCH}`)],
-    [
-      "one that only begins alike",
-      feedOf(`<titles>Film.2019.1080p</titles><title-x>Film.2019.1080p</title-x>${FRENCH}`),
-    ],
+    ["one that only begins alike", feedOf(`<titles>Film.2019.1080p</titles><title-x>a</title-x>${FRENCH}`)],
     ["one in another letter case", feedOf(`<Title>Film.2019.1080p</Title>${FRENCH}`)],
-    ["the text after a self-closed one", feedOf(`<title />Film.2019.1080p.WEB${FRENCH}`)],
-    ["the text after a self-closed one with attributes", feedOf(`<title a='1' />Film.2019.1080p.WEB${FRENCH}`)],
+    ["the text after a self-closed one", feedOf(`<title a='1' />Film.2019.1080p.WEB${FRENCH}`)],
     ["an attribute", feedOf(`<x title="Film.2019.1080p"/>${TITLE}${FRENCH}`)],
     ["a second one", feedOf(`${TITLE}${FRENCH}<size>1</size>${PLAIN_TITLE}`)],
-    ["a second one, past a comment", feedOf(`${TITLE}<!-- -->${PLAIN_TITLE}${FRENCH}`)],
-    ["an item inside the item", feedOf(`<item>${PLAIN_TITLE}</item>${TITLE}${FRENCH}`)],
-  ])("%s", (_, feed) => expectTags(feed));
+  ])("and into no other: %s", (_, feed) => expectTags(feed));
 
   test.each([
-    ["self-closed items", feedWith("<item/>", "<item />", `<item>${TITLE}${FRENCH}</item>`, '<item a="b"/>')],
-    ["items without title", feedWith(`<item>${FRENCH}</item>`, `<item>${TITLE}${FRENCH}</item>`, "<item></item>")],
-    ["an empty title", feedOf(`<title></title>${FRENCH}`, TITLE + FRENCH)],
-    ["a self-closed title", feedOf(`<title/>${FRENCH}`, TITLE + FRENCH)],
-    ["a title of white space", feedOf(`<title> \n\t</title>${FRENCH}`, TITLE + FRENCH)],
-    ["an empty CDATA title", feedOf(`<title><![CDATA[]]></title>${FRENCH}`, TITLE + FRENCH)],
-    ["a title of a space as reference", feedOf(`<title>&#32;</title>${FRENCH}`, TITLE + FRENCH)],
-    ["a title with elements", feedOf(`<title>Film <b>2019</b> 1080p</title>${FRENCH}`, TITLE + FRENCH)],
-    ["a title that is an element", feedOf(`<title><b>Film.2019.1080p</b></title>${FRENCH}`, TITLE + FRENCH)],
-    ["a title with a comment", feedOf(`<title>Film <!-- 2019 --> 1080p</title>${FRENCH}`, TITLE + FRENCH)],
-    ["a title with a processing instruction", feedOf(`<title>Film <?x y?> 1080p</title>${FRENCH}`, TITLE + FRENCH)],
-    ["a title with a ]]> outside CDATA", feedOf(`<title>Film ]]> &#2019; x</title>${FRENCH}`, TITLE + FRENCH)],
-    ["a French title", feedOf(`<title>Film.2019.FRENCH.1080p.WEB</title>${FRENCH}`, TITLE + FRENCH)],
-  ])("%s: left alone, and the next item tagged", (_, feed) => expectTags(feed));
-
-  test.each([1001, 9_999, 10_001, 100_000])("a title of %d characters: left alone", (length) => {
-    const start = "Film.2019.1080p.WEB-";
-    for (const title of [start.padEnd(length, "x"), start.padStart(length, "x."), start.padEnd(length, "é")])
-      expectTags(feedOf(`<title>${title}</title>${FRENCH}`, TITLE + FRENCH));
-    expectTags(feedOf(`<title><![CDATA[${start.padEnd(length, "x")}]]></title>${FRENCH}`, TITLE + FRENCH));
-  });
-
-  test("a title of 1,000 characters: tagged, however long its spelling", () => {
-    expectTags(feedOf(`<title>Film.2019.⟦MULTi.VFF.⟧1080p.WEB-${"x".repeat(980)}</title>${FRENCH}`));
-    expectTags(feedOf(`<title>Film.2019.⟦MULTi.VFF.⟧1080p.WEB.${"&amp;".repeat(980)}</title>${FRENCH}`));
-  });
-
-  test.each([
-    ["an element", "<b>Film.2019.1080p</b>"],
-    ["a reference", "x&#2019;"],
-    ["a comment", "<!-- Film.2019.1080p -->"],
-  ])("a title of much white space and %s: left whole", (_, content) => {
-    expectTags(feedOf(`<title>${" ".repeat(10_001)}${content}</title>${FRENCH}`, TITLE + FRENCH));
-  });
+    ["is missing", ""],
+    ["is empty", "<title></title>"],
+    ["is self-closed", "<title/>"],
+    ["is white space", "<title> \n\t&#32;</title>"],
+    ["is an empty CDATA section", "<title><![CDATA[]]></title>"],
+    ["holds elements", "<title>Film <b>2019</b> 1080p</title>"],
+    ["holds a comment", "<title>Film <!-- 2019 --> 1080p</title>"],
+    ["holds a processing instruction", "<title>Film <?x y?> 1080p</title>"],
+    ["is French already", "<title>Film.2019.FRENCH.1080p.WEB</title>"],
+    ["has 301 characters", `<title>${"Film.2019.1080p.WEB-".padEnd(301, "x")}</title>`],
+    ["has 100,000 characters", `<title><![CDATA[${"Film.2019.1080p.WEB-".padEnd(100_000, "é")}]]></title>`],
+  ])("where it %s, the item stays, and the next one is tagged", (_, title) =>
+    expectTags(feedOf(title + FRENCH, TITLE + FRENCH)),
+  );
 });
 
-describe("all other bytes are the backend's own", () => {
+describe("every other byte is the backend's own", () => {
   const decoy = `<item><title>Decoy.2019.1080p.WEB</title>${FRENCH}</item>`;
-  const item = `<item>${TITLE}${FRENCH}</item>`;
 
   test.each([
-    ["comments that hold items", feedWith(`<!-- ${decoy} -->`, item, `<!--${decoy}-->`)],
-    ["a comment with a hyphen, a quote and an end tag", feedWith(`<!-- - " ' </channel> & < -->`, item)],
+    ["comments that hold items", feedWith(`<!-- ${decoy} -->`, FRENCH_ITEM, `<!--${decoy}-->`)],
+    ["a comment with a hyphen, a quote and an end tag", feedWith(`<!-- - " ' </channel> & < -->`, FRENCH_ITEM)],
     ["comments between an item's elements", feedOf(`<!--a-->${TITLE}<!-- ${decoy} -->${FRENCH}<!---->`)],
     ["CDATA that holds items", feedOf(`<description><![CDATA[${decoy}</item>]]></description>${TITLE}${FRENCH}`)],
     ["CDATA with a lone ]] and >", feedOf(`<d><![CDATA[]] ]> > ]]]]><![CDATA[>]]></d>${TITLE}${FRENCH}`)],
-    ["CDATA with a lone &", feedOf(`<d><![CDATA[a & b &c]]></d>${TITLE}${FRENCH}`)],
-    ["a comment with a lone &", feedOf(`<!-- a & b -->${TITLE}${FRENCH}`)],
-    [
-      "processing instructions",
-      `<?xml-stylesheet href="a.xsl?b>&"?>${feedOf(TITLE + FRENCH).replace(/<\?xml.*\n/, "")}`,
-    ],
-    ["processing instructions that hold items", feedWith(`<?x ${decoy} ?>`, item)],
+    ["processing instructions that hold items", feedWith(`<?x ${decoy} ?>`, FRENCH_ITEM)],
+    ["a style sheet", feedOf(TITLE + FRENCH).replace("\n", '\n<?xml-stylesheet href="a.xsl?b>&"?>')],
     ["CRLF", feedOf(`\r\n  ${TITLE}\r\n  ${FRENCH}\r\n`).replaceAll("\n", "\r\n")],
-    ["CR alone", feedOf(`\r${TITLE}\r${FRENCH}\r`)],
     ["a byte-order mark", `\uFEFF${feedOf(TITLE + FRENCH)}`],
-    ["no declaration", `<rss><channel>${item}</channel></rss>`],
-    ["white space around the root", ` \n\n<rss>${item}</rss>\n \n`],
-    ["an item as root", item],
+    ["no declaration", `<rss><channel>${FRENCH_ITEM}</channel></rss>`],
     ["> in text and values", feedOf(`<d a=">" b='>'>a > b</d>${TITLE}${FRENCH}`)],
-    ["unknown entities", feedOf(`<d a="&nbsp;">&eacute;&a.b-c;&#9;</d>${TITLE}${FRENCH}`)],
-    ["spaces in end tags", feedOf(`<d >x</d  ><e\n></e\t>${TITLE}${FRENCH}`)],
+    ["spaces in tags", feedWith(`<item \n>${TITLE}<d >x</d  ><e\n></e\t>${FRENCH}</item>`)],
     ["names in other alphabets", feedOf(`<été-à>x</été-à><é><b/></é>${TITLE}${FRENCH}`)],
-    ["a description of 100 kB", feedOf(`<d>${"language French ".repeat(6000)}</d>${TITLE}${FRENCH}`)],
     ["elements named like Object's own", feedOf(`<constructor/><__proto__>x</__proto__>${TITLE}${FRENCH}`)],
-    ["200 elements before the title", feedOf("<a>x</a>\n".repeat(200) + TITLE + "<b/>".repeat(200) + FRENCH)],
-    ["a plain DOCTYPE", `<!DOCTYPE rss>${feedOf(TITLE + FRENCH).replace(/<\?xml.*\n/, "")}`],
-    ["a public DOCTYPE", `<!DOCTYPE rss PUBLIC "-//a>//[b" 'c]>'>\n<rss>${item}</rss>`],
-    ["a DOCTYPE with ]> in quotes", `<!DOCTYPE rss [<!ENTITY a "]>"> <!ENTITY b ']>${decoy}'>]>\n<rss>${item}</rss>`],
-    [
-      "a DOCTYPE with ]> in comments",
-      `<!DOCTYPE rss [<!-- ]> " ' ${decoy} --><!ELEMENT a ANY> ] >\n<rss>${item}</rss>`,
-    ],
-    ["a DOCTYPE with a lone &", `<!DOCTYPE rss [<!ENTITY a "b & c">]>\n<rss>${item}</rss>`],
-  ])("%s", (_, feed) => expectTags(feed));
+    ["200 elements around the title", feedOf("<a>x</a>\n".repeat(200) + TITLE + "<b/>".repeat(200) + FRENCH)],
+    ["12,000 items", feedWith((FRENCH_ITEM + `<item>${PLAIN_TITLE}</item>\n`.repeat(3)).repeat(3000))],
+  ])("in a feed with %s", (_, feed) => expectTags(feed));
 
-  test("and the pieces between the tags are its buffer, not a copy", () => {
-    const feed = Buffer.from(before(feedWith(item, item)));
-    const { pieces } = tagFeed(feed);
-    expect(pieces).toHaveLength(5);
-    for (const piece of pieces) if (typeof piece !== "string") expect(piece.buffer).toBe(feed.buffer);
-    expect(tagFeed(Buffer.from(feedOf(PLAIN_TITLE))).pieces).toHaveLength(1);
-  });
-
-  test("also when the feed is a part of a larger buffer", () => {
-    const whole = Buffer.from(`</x>${before(feedOf(TITLE + FRENCH))}<y`);
-    const part = new Uint8Array(whole.buffer, whole.byteOffset + 4, whole.length - 6);
-    expect(bytes(joined(tagFeed(part).pieces))).toBe(after(feedOf(TITLE + FRENCH)));
-  });
-
-  test("in a feed of 1,200 items with 5,000 references", () => {
-    const titles = Array.from({ length: 1200 }, (_, n) => {
-      const french = n % 3 === 0;
-      const title = `Tom &amp; Jerry &#233; &lt;${n}&gt; 2019 ${french ? "⟦MULTi.VFF ⟧" : ""}1080p`;
-      return `<title>${title}</title><x>&amp;</x>${attribute(french ? `&#70;rench &amp; ${n}` : "English &amp; &#71;")}`;
-    });
-    expectTags(feedOf(...titles));
+  test("in a feed that is a part of a larger buffer, whose bytes are not copied", () => {
+    const marked = feedOf(TITLE + FRENCH);
+    const whole = Buffer.from(`</x>${before(marked)}<y`);
+    const { result, pieces } = tagged(new Uint8Array(whole.buffer, whole.byteOffset + 4, whole.length - 6));
+    expect(result).toBe(after(marked));
+    for (const piece of pieces) if (typeof piece !== "string") expect(piece.buffer).toBe(whole.buffer);
   });
 
   test("in a feed with an entity bomb, of which nothing is expanded", () => {
     const entities = Array.from({ length: 30 }, (_, n) => `<!ENTITY e${n + 1} "${`&e${n};`.repeat(100)}">`);
     const bomb = `<!DOCTYPE rss [<!ENTITY e0 "French">${entities.join("")}]>`;
-    const started = performance.now();
-    expectTags(`${bomb}<rss>${item}<item><title>&e30; 2019 ⟦MULTi.VFF ⟧1080p</title>&e30;${FRENCH}</item></rss>`);
-    expectTags(`${bomb}<rss><item>${PLAIN_TITLE}${attribute("&e0;")}${attribute("&e30;")}</item></rss>`);
-    expect(performance.now() - started).toBeLessThan(500);
-  });
-});
-
-describe("items are counted", () => {
-  const untagged = "<item/><item ><a/></item><item><title>x</title></item><items/><!-- <x/> -->";
-  test("in a feed without French", () => expect(tagFeed(Buffer.from(feedWith(untagged))).items).toBe(3));
-  test("in a feed with French", () =>
-    expect(tagFeed(Buffer.from(feedWith(untagged, `<item>${FRENCH}</item>`))).items).toBe(4));
-});
-
-// ─── What is not well-formed passes untouched ───────────────────────────────────────────────────────────────────────
-
-describe("what can't be understood passes untouched", () => {
-  const good = before(feedOf(TITLE + FRENCH));
-  const bad = (part: string) => before(feedWith(`<item>${TITLE}${FRENCH}</item>`, part));
-
-  test("a feed cut off anywhere", () => {
-    const whole = Buffer.from(
-      before(
-        `<?xml version="1.0"?>\n<!DOCTYPE rss [<!ENTITY a "]>"><!-- ]> -->]><rss><!-- é --><channel a='b'>\n<item>` +
-          `<d>&amp;<![CDATA[x]]></d>${TITLE}<a/>${FRENCH}</item></channel></rss>`,
-      ),
+    expectTags(
+      `${bomb}<rss>${FRENCH_ITEM}<item><title>&e30; 2019 ⟦MULTi.VFF ⟧1080p</title>&e30;${FRENCH}</item></rss>`,
     );
-    for (let length = 0; length < whole.length; length++) expectUntouched(whole.subarray(0, length));
-    expect(tagFeed(whole).pieces).toHaveLength(3);
+    expectTags(`${bomb}<rss><item>${PLAIN_TITLE}${languageTag("&e0;")}${languageTag("&e30;")}</item></rss>`);
   });
 
-  test("a feed that begins anywhere else", () => {
-    const whole = Buffer.from(before(`<rss><item>${TITLE}${FRENCH}</item></rss>`));
-    for (let from = 1; from < whole.length; from++) if (from !== "<rss>".length) expectUntouched(whole.subarray(from));
-  });
-
-  test.each([
-    ["an end tag that doesn't match", bad("<a><b></a></b>")],
-    ["an end tag that is longer", bad("<a>x</ab>")],
-    ["an end tag that is shorter", bad("<ab>x</a>")],
-    ["an end tag in another letter case", bad("<a>x</A>")],
-    ["an end tag with attributes", bad('<a>x</a b="c">')],
-    ["an end tag too many", bad("</a>")],
-    ["an unclosed element", bad("<a>")],
-    ["an unclosed item", bad("<item>")],
-    ["an unclosed tag", bad('<a b="c"')],
-    ["an attribute without quotes", bad("<a b=c/>")],
-    ["an attribute without value", bad("<a b/>")],
-    ["an attribute with an open quote", bad('<a b="c/>')],
-    ["attributes without a space between", bad(`<a b="c"d="e"/>`)],
-    ["< in a value", bad('<a b="<"/>')],
-    ["< in text", bad("<a>1 < 2</a>")],
-    ["<> in text", bad("<a><></></a>")],
-    ["a space before a name", bad("< a/>")],
-    ["a name that begins with a quote", bad('<"a"/>')],
-    ["a lone & in text", bad("<a>b & c</a>")],
-    ["a lone & in a value", bad('<a b="c&d"/>')],
-    ["a lone & in another title", bad("<item><title>Tom & Jerry</title></item>")],
-    ["a lone & before a comment", bad("<a>b & c<!-- --></a>")],
-    ["a lone & before CDATA", bad("<a>b & c<![CDATA[&]]></a>")],
-    ["a lone & after CDATA with one", bad("<a><![CDATA[&]]>&</a>")],
-    ["&; in text", bad("<a>&;</a>")],
-    ["a reference without number", bad("<a>&#;</a>")],
-    ["a reference with a wrong number", bad("<a>&#xyz;</a>")],
-    ["a reference with letters in a decimal number", bad("<a>&#12a;</a>")],
-    ["a second root", good + good.replace(/<\?xml.*\n/, "")],
-    ["an element after the root", `${good}<a/>`],
-    ["text after the root", `${good}text`],
-    ["text before the root", `text${good}`],
-    ["an end tag after the root", `${good}</a>`],
-    ["an unclosed comment", bad("<!-- ")],
-    ["an unclosed comment that looks closed", bad("<!-->")],
-    ["unclosed CDATA", bad("<![CDATA[ ]]")],
-    ["CDATA in small letters", bad("<![cdata[ ]]>")],
-    ["an unclosed processing instruction", bad("<?x >")],
-    ["an unknown declaration", bad("<!x>")],
-    ["an unclosed DOCTYPE", `<!DOCTYPE rss [ <!ENTITY a "b"> >${good}`],
-    ["a DOCTYPE with an open quote", `<!DOCTYPE rss [ <!ENTITY a "b ]>${good.replaceAll('"', "'")}`],
-    ["a DOCTYPE with an open comment", `<!DOCTYPE rss [ <!-- ]>${good}`],
-    ["no root", `<!-- ${good} -->`],
-    ["an HTML page", `<!doctype html><html><head><meta charset=utf-8></head><body><br>${good}</body></html>`],
-    ["JSON", JSON.stringify({ feed: good })],
-    ["an empty answer", ""],
-    ["white space alone", " \r\n\t "],
-    ["a byte-order mark alone", "\uFEFF"],
-  ])("%s", (_, feed) => expectUntouched(feed));
-
-  test("a feed in UTF-16", () => {
-    const utf16 = Buffer.from(`\uFEFF${good}`, "utf16le");
-    expectUntouched(utf16);
-    expectUntouched(Buffer.from(utf16).swap16());
-  });
-
-  test("random bytes, alone or within a feed", () => {
-    many(300, (dice) => {
-      const noise = Buffer.from(dice.some(0, 300, () => dice.below(256)));
-      expectUntouched(noise);
-      expectUntouched(Buffer.concat([Buffer.from(good), Buffer.from("<"), noise]));
-      expectUntouched(Buffer.concat([Buffer.from(good.slice(0, -5)), noise, Buffer.from("<")]));
-      return undefined;
-    });
+  test("in a feed in UTF-16, which stays as it is", () => {
+    const utf16 = Buffer.from(`\uFEFF${before(feedOf(TITLE + FRENCH))}`, "utf16le");
+    expect(tagged(utf16).result).toBe(utf16.toString("latin1"));
   });
 });
 
-// ─── Random feeds, random mutations of feeds, random titles ─────────────────────────────────────────────────────────
+describe(`random feeds (SEED=${SEED})`, () => {
+  const NAMES = ["Film", "Été", "Tom & Jerry", "<3", "A > B", 'Say "Yes"', "L'Été à l'île", "鬼滅の刃", "🎬 Film"];
+  const ENDINGS = [
+    ".2019.1080p.WEB-GRP",
+    " S01E02 720p",
+    ".2021.MULTi.2160p",
+    " S03",
+    "_2016_1080p",
+    ".2019.FRENCH.1080p",
+  ];
+  const LANGUAGES = [
+    "French",
+    "English",
+    " Français ",
+    "fr-FR",
+    "VOSTFR",
+    "English, French",
+    "Frisian",
+    "English > VFF",
+  ];
 
-const NAMES = ["Film", "Les.Revenants", "Été", "L'Été à l'île", "Tom & Jerry", "<3", "A > B", 'Say "Yes"', "ÉÀÇ"];
-const FAR_NAMES = ["流浪地球", "鬼滅の刃", "🎬 Film", "Фильм", "E\u0301te\u0301"];
-const ENDINGS = [
-  ".2019.⟦MULTi.VFF.⟧1080p.WEB.H264-GRP",
-  " (2019) ⟦MULTi.VFF ⟧720p BluRay x264",
-  ".S01E02.⟦MULTi.VFF.⟧1080p.WEB-GRP",
-  ".2021.MULTi⟦.VFF⟧.2160p.WEB-DL-GRP",
-  " S01E01 MULTi⟦.VFF⟧ 1080p",
-  " S03⟦ MULTi.VFF⟧",
-  "_2016_⟦MULTi.VFF.⟧1080p_WEB",
-  ".2019.FRENCH.1080p.WEB-GRP",
-  ".S01E01.MULTi.VFF.1080p.WEB-GRP",
-  ".2019.VOF.1080p.WEB-GRP",
-];
-
-/** A feed of random items with all that XML allows, its French items marked. */
-function randomFeed(dice: Dice): { marked: string; encoding: Encoding } {
-  const encoding = dice.one(["utf8", "latin1"] as const);
-  const names = encoding === "utf8" ? [...NAMES, ...FAR_NAMES] : NAMES;
-  const space = () => dice.one([" ", " ", "\n", "\r\n\t", "   "]);
-  const gap = () => dice.one(["", "", "\n      ", "\r\n", " "]);
-  const escaped = (text: string) =>
-    text
-      .replaceAll("&", "&amp;")
-      .replaceAll("<", "&lt;")
-      .replaceAll(">", () => dice.one([">", "&gt;"]));
-  const referenced = (text: string) =>
-    text.replace(/⟦[^⟧]*⟧|[^]/gu, (character) => {
-      if (character.startsWith("⟦")) return character;
-      const code = character.codePointAt(0)!;
-      return dice.chance(0.2) ? dice.one([`&#${code};`, `&#x${code.toString(16)};`]) : escaped(character);
-    });
+  const escaped = (text: string) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll('"', "&quot;");
+  const referenced = (text: string) => text.replace(/[^]/gu, (character) => `&#${character.codePointAt(0)};`);
   const inData = (text: string) => `<![CDATA[${text}]]>`;
-  const spelled = (text: string) => {
-    const cut = 1 + dice.below(2);
-    return dice.one([
-      () => escaped(text),
-      () => referenced(text),
-      () => inData(text),
-      () => gap() + escaped(text) + gap(),
-      () => gap() + inData(text) + gap(),
-      () => escaped(text.slice(0, cut)) + inData(text.slice(cut)),
-      () => inData(text.slice(0, cut)) + referenced(text.slice(cut)),
-    ])();
-  };
 
-  const written = (value: string) => {
-    const quote = dice.one(['"', "'"]);
-    return quote + escaped(value).replaceAll('"', "&quot;").replaceAll("'", "&#39;") + quote;
-  };
-  const tag = (element: string, attributes: [name: string, value: string][]) => {
-    const equals = () => dice.one(["=", "=", " = ", "=\n"]);
-    const list = attributes.map(([name, value]) => space() + name + equals() + value).join("");
-    return dice.one([`<${element}${list}/>`, `<${element}${list} />`, `<${element}${list}></${element} >`]);
-  };
-  const languageTag = (value: string) => {
-    const element = dice.one(["newznab:attr", "torznab:attr", "attr", "x:attr"]);
-    const name = dice.one(["language", "language", "LANGUAGE", "Language"]);
-    const extra: [string, string][] = dice.chance(0.2) ? [["note", written("a > b /> 'language'")]] : [];
-    return tag(element, dice.shuffled([["name", written(name)], ["value", value], ...extra]));
-  };
-  const frenchTag = () =>
-    languageTag(
+  function randomFeed(dice: Dice): string {
+    const written = (text: string) => {
+      const [start, end] = [text.slice(0, 2), text.slice(2)];
+      const ways = [
+        escaped(text),
+        inData(text),
+        ` \n${escaped(text)} `,
+        escaped(start) + inData(end),
+        inData(start) + referenced(end),
+      ];
+      return dice.one(ways);
+    };
+    const language = () => {
+      const quoted = dice.one([`"${escaped(dice.one(LANGUAGES))}"`, `'${referenced(dice.one(LANGUAGES))}'`]);
+      const attributes = dice
+        .shuffled([`name="language"`, `value = ${quoted}`, `note='a > b'`])
+        .join(dice.one([" ", "\n  "]));
+      return `<${dice.one(["newznab:", "torznab:", ""])}attr ${attributes}${dice.one(["/>", " />", "></attr>"])}`;
+    };
+    const hidden = `<item><title>Hidden.2019.1080p</title>${FRENCH}</item>`;
+    const filler = () =>
       dice.one([
-        written(dice.one(["French", "FR", "English, French", " Français ", "fr-FR", "VFF"])),
-        `"Fran&#231;ais"`,
-        `'&#70;rench'`,
-        `"French (Canada)"`,
-        `"English > French"`,
-      ]),
-    );
-  const otherTag = () =>
-    languageTag(written(dice.one(["English", "VOSTFR", "Frisian", "French subtitles", "", "Fr0"])));
-
-  const hidden = () => `<item><title>Hidden.2019.1080p.WEB</title>${FRENCH}</item>`;
-  const section = () =>
-    dice.one([`<!-- ${hidden()} & < -->`, `<?x ${hidden()} & ?>`, "<!---->", "<!-- </item> -->", `<!--${FRENCH}-->`]);
-  const filler = () =>
-    dice.one([
-      () => `<guid>http://x/${dice.below(1000)}?a=b&amp;c=d</guid>`,
-      () =>
-        tag("enclosure", [
-          ["url", written("http://x/?a&b")],
-          ["type", written("application/x-nzb")],
-        ]),
-      () =>
-        tag("newznab:attr", [
-          ["name", written("category")],
-          ["value", written("5000")],
-        ]),
-      () => `<description>${inData(`${hidden()}</title></item> & French`)}</description>`,
-      () => `<description>language: French &amp; more &unknown;</description>`,
-      () => `<language>French</language>`,
-      () => `<media:group>${frenchTag()}<title>Other.2019.1080p</title></media:group>`,
-      () => `<media:title>Other.2019.1080p</media:title>`,
-      () => `<empty/>`,
-      () => `text &amp; ${inData("& more")}`,
-      section,
-    ])();
-
-  const item = () => {
-    const french = dice.chance(0.5);
-    const languages = [...dice.some(0, 2, otherTag), ...(french ? dice.some(1, 2, frenchTag) : [])];
-    const text = dice.one(names) + dice.one(ENDINGS);
-    const title = dice.one([
-      () => `<title>${spelled(french ? text : before(text))}</title>`,
-      () => `<title type='a>b' >${spelled(french ? text : before(text))}</title >`,
-      ...(dice.chance(0.3)
-        ? [() => "", () => "<title></title>", () => "<title/>", () => "<title>a <b>2019</b> 1080p</title>"]
-        : []),
-    ])();
-    const contents = dice.shuffled([title, ...languages, ...dice.some(0, 6, filler)]);
-    return dice.chance(0.1) ? "<item/>" : `<item>${contents.map((content) => gap() + content).join("")}${gap()}</item>`;
-  };
-  const parts = dice.some(1, 8, () => (dice.chance(0.2) ? section() : item()));
-  const head = dice.one(["", "\n", '<?xml version="1.0"?>\n', encoding === "utf8" ? "\uFEFF" : ""]);
-  const doctype = dice.one(["", "", "<!DOCTYPE rss>", `<!DOCTYPE rss [<!ENTITY a "]>${hidden()}"><!-- ' ]> -->]>`]);
-  const marked = `${head}${doctype}<rss><channel><title>Été.2019.1080p</title>${parts.join(gap())}</channel></rss>\n`;
-  return { marked, encoding };
-}
-
-/** The contents of the items' own titles: a second reader of XML, slow and plain, to judge the first one by. */
-function titleContents(xml: string): { start: number; end: number }[] {
-  const token =
-    /<!--[^]*?-->|<!\[CDATA\[[^]*?\]\]>|<\?[^]*?\?>|<(?<close>\/?)(?<name>[^\s<>/]+)(?:"[^"]*"|'[^']*'|[^<>"'])*?(?<empty>\/?)>/g;
-  const open: { name: string; start: number }[] = [];
-  const contents: { start: number; end: number }[] = [];
-  for (const match of xml.matchAll(token)) {
-    const { close, name, empty } = match.groups!;
-    if (!name) continue;
-    if (close) {
-      const { start } = open.pop() ?? { start: 0 };
-      if (name === "title" && open.at(-1)?.name === "item") contents.push({ start, end: match.index });
-    } else if (!empty) open.push({ name, start: match.index + match[0].length });
+        "<guid>http://x/?a=b&amp;c=d</guid>",
+        `<description>${inData(`${hidden}</title></item> & French`)}</description>`,
+        "<media:group><title>Other.2019.1080p</title></media:group>",
+        "<language>French</language>",
+        `<!-- ${hidden} & < -->`,
+        `<?x ${hidden} & ?>`,
+        '<enclosure url="http://x/?a&amp;b" type="x>y" />',
+      ]);
+    const item = () => {
+      const title = `<title${dice.one(["", " a='b>c'"])}>${written(dice.one(NAMES) + dice.one(ENDINGS))}</title>`;
+      return `<item>${dice.shuffled([title, ...dice.some(0, 3, language), ...dice.some(0, 5, filler)]).join("\n")}</item>`;
+    };
+    return feedWith("<title>Été.2019.1080p</title>", ...dice.some(1, 6, item));
   }
-  return contents;
-}
 
-/** What a client reads of a title's content. */
-function asRead(content: string): string {
-  return content.replace(/<!\[CDATA\[([^]*?)\]\]>|&#x([\da-f]+);|&#(\d+);/gi, (all, data, hex, decimal) => {
-    if (data !== undefined) return data;
-    const code = hex ? parseInt(hex, 16) : parseInt(decimal);
-    return code <= 0x10ffff ? String.fromCodePoint(code) : all;
-  });
-}
-
-/** What is wrong with a tagged feed, if anything: whatever went in, only tags may be added, and only to titles. */
-function whatIsWrong(feed: Uint8Array): string | undefined {
-  const started = performance.now();
-  const { pieces } = tagFeed(feed);
-  const elapsed = performance.now() - started;
-  const wrong = (what: string) => `${what}\nbefore: ${JSON.stringify(xml)}\nafter: ${JSON.stringify(bytes(tagged))}`;
-  const xml = bytes(feed);
-  const tagged = joined(pieces);
-  if (elapsed > 500) return wrong(`took ${elapsed} ms`);
-  if (!ownBytes(pieces).equals(feed)) return wrong("a byte was changed");
-  const contents = pieces.length > 1 ? titleContents(xml) : [];
-  let at = 0;
-  for (const piece of pieces) {
-    if (typeof piece !== "string") {
-      at += piece.length;
-      continue;
-    }
-    if (!/^[ .]?MULTi\.VFF[ .]?$|^\.VFF\.?$/.test(piece)) return wrong(`${JSON.stringify(piece)} is no tag`);
-    const title = contents.find(({ start, end }) => start <= at && at <= end);
-    if (!title) return wrong(`the tag at ${at} is outside of the titles`);
-    const old = xml.slice(title.start, title.end);
-    const given = old.slice(0, at - title.start) + piece + old.slice(at - title.start);
-    if (asRead(given).length !== asRead(old).length + piece.length) return wrong(`the tag at ${at} splits a reference`);
-  }
-  if (tagFeed(tagged).pieces.length > 1) return wrong("a second run tags again");
-  return undefined;
-}
-
-describe(`random input (SEED=${SEED})`, () => {
-  test("a random feed is tagged in its French items' own titles, and nowhere else", () => {
-    many(3000, (dice) => {
-      const { marked, encoding } = randomFeed(dice);
-      const feed = Buffer.from(before(marked), encoding);
-      const expected = bytes(Buffer.from(after(marked), encoding));
-      const result = bytes(joined(tagFeed(feed).pieces));
-      if (result !== expected) return `expected: ${JSON.stringify(expected)}\nreceived: ${JSON.stringify(result)}`;
-      return whatIsWrong(feed);
+  /** The feed's items, as a library reads them. */
+  function read(feed: string): Record<string, any>[] {
+    const options = { ignoreAttributes: false, attributeNamePrefix: "", trimValues: false, parseTagValue: false };
+    const parser = new XMLParser({
+      ...options,
+      removeNSPrefix: true,
+      htmlEntities: true,
+      isArray: (name) => /^(item|attr)$/.test(name),
     });
-  });
+    return parser.parse(feed).rss.channel.item;
+  }
+  const titleOf = (item: Record<string, any>): string => item["title"]["#text"] ?? item["title"];
 
-  test("a mutated feed never makes it throw, hang, or write outside of a title", () => {
-    const hostile =
-      "< > & ' \" / = ]]> <![CDATA[ --> <!-- ?> <?x <! </ /> <title> </title> <title/> <item> </item> <item/> <a> </a> &#2019; &amp; &#x; \0 \xFF \xC3 1080p S01E01 MULTi 2019 language French"
-        .split(" ")
-        .concat([" ", "<title />", "\n", FRENCH, "<a b='c'", "&lt", before(TITLE), "<attr name='language' value='"]);
-    many(4000, (dice) => {
-      const { marked, encoding } = randomFeed(dice);
-      let feed = bytes(Buffer.from(before(marked), encoding)).replace(/<!DOCTYPE rss(?: \[[^]*?-->\])?>/, "");
-      for (let mutation = dice.below(4); mutation >= 0; mutation--) {
-        const at = dice.below(feed.length);
-        const length = dice.below(dice.one([2, 20, 200]));
-        const rest = feed.slice(at + length);
-        feed = dice.one([
-          () =>
-            feed.slice(0, at) + String.fromCharCode(feed.charCodeAt(at) ^ (1 << dice.below(8))) + feed.slice(at + 1),
-          () => feed.slice(0, at) + rest,
-          () => feed.slice(0, at + length) + feed.slice(at),
-          () => feed.slice(0, at) + dice.one(hostile) + feed.slice(at),
-          () => feed.slice(0, at) + dice.one(hostile) + feed.slice(at),
-          () => feed.slice(0, at) + dice.one(hostile) + rest,
-          () => (dice.chance(0.2) ? feed.slice(0, at) : feed),
-        ])();
-        if (!feed) return undefined;
+  test("are tagged in their French items' titles, as a library reads them, and nowhere else", () => {
+    many(2000, (dice) => {
+      const feed = randomFeed(dice);
+      const { result, own } = tagged(Buffer.from(feed));
+      if (own !== Buffer.from(feed).toString("latin1")) return `A byte was changed:\n${feed}`;
+      const [given, items] = [read(feed), read(Buffer.from(result, "latin1").toString())];
+      for (const [n, item] of given.entries()) {
+        const isInFrench = item["attr"]?.some(({ value }: { value: string }) => isFrench(value));
+        const title = titleOf(item);
+        const expected = isInFrench ? title.replace(title.trim(), () => tag(title.trim())) : title;
+        if (titleOf(items[n]!) !== expected) return `${expected} was expected, not ${titleOf(items[n]!)}:\n${feed}`;
       }
-      return whatIsWrong(Buffer.from(feed, "latin1"));
+      return items.length === given.length ? undefined : `Items were lost:\n${feed}`;
     });
   });
 
-  test("a random title is tagged once, whatever its words", () => {
-    const words =
-      "Film FILM Le The Show Été 流浪地球 🎬 Web Multi Multi MULTi MULTI French FRENCH french TRUEFRENCH VF VFF VFQ VF2 VOF VO VOSTFR SUBFRENCH Subs SUB Sub SubsPlease SUBFORCED FR ENG 2019 2049 1984 1080p 1080i 2160p 720P 1920x1080 4K UHD WEB WEB-DL WEBRip BluRay Blu-Ray REMUX HDTV DVDRip x264 H.264 H264 HEVC AV1 HDR HDR10+ DV DoVi 10bit DTS DTS-HD DDP5.1 AC3 AAC 2.0 Atmos NF AMZN DSNP CR MAX iT S01 S01E01 S01E01-E03 S1 E2 1x01 1x01_02 E07 Episode 12 12v2 01 Season Saison Part Vol 2023-05-26 05 26 of 24 PROPER REPACK iNTERNAL EXTENDED COMPLETE AD WiTH GRP Tsundere-Raws mkv avi iso torrent [Group] (2019) [1080p] [ABCD1234] (WEB) {x} 【字幕】 ( [ ) ] { } & ' ! …".split(
-        " ",
-      );
-    const separators = [".", ".", ".", " ", " ", "-", "_", " - ", "..", "  ", "", "(", "[", ") ", "\t", "é"];
-    let longest = 0;
-    many(30_000, (dice) => {
-      const usual = dice.one([".", " ", "_"]);
-      const word = () => dice.one(words) + (dice.chance(0.8) ? usual : dice.one(separators));
-      const title = dice.some(0, 12, word).join("").trim();
-      const started = performance.now();
-      const decision = decide(title);
-      longest = Math.max(longest, performance.now() - started);
-      const tagged = apply(title, decision);
-      const { at, insert } = decision;
-      const report = (what: string) => `${JSON.stringify(title)} → ${JSON.stringify(tagged)} ${what}`;
-      if (!/^(?:[ .]?MULTi\.VFF[ .]?|\.VFF\.?)?$/.test(insert)) return report("is no tag");
-      if (tagged.slice(0, at) + tagged.slice(at + insert.length) !== title)
-        return report("is not the title with a tag");
-      const again = decide(tagged);
-      if (again.insert) return report(`→ ${JSON.stringify(apply(tagged, again))}: tagged twice`);
+  test("cut, mixed and spoiled, never make it throw, or write outside of a title", () => {
+    const noise =
+      `< > & ' " / = ]]> <![CDATA[ --> <!-- ?> <?x <! </ /> <title> </title> <title/> <item> </item> <item/> <a> </a>
+      &#2019; &amp; &#x; \0 \xFF \xC3 1080p S01E01 MULTi language French`.split(/\s+/);
+    many(3000, (dice) => {
+      let feed = Buffer.from(randomFeed(dice)).toString("latin1");
+      for (const at of dice.some(1, 4, () => dice.below(feed.length)))
+        feed = feed.slice(0, at) + dice.one(noise.concat(FRENCH)) + feed.slice(at + dice.one([0, 0, 1, 20, 200]));
+      const { pieces, own } = tagged(Buffer.from(feed, "latin1"));
+      if (own !== feed) return `A byte was changed:\n${feed}`;
+      let at = 0;
+      for (const piece of pieces) {
+        const title = feed.lastIndexOf("<title", at);
+        const isInTitle =
+          title >= 0 && !/<\/title|<item/.test(feed.slice(title, at).replace(/<!\[CDATA\[[^]*?(\]\]>|$)/g, ""));
+        if (typeof piece !== "string") at += piece.length;
+        else if (!isInTitle) return `The tag at ${at} is outside of a title:\n${feed}`;
+      }
       return undefined;
     });
-    expect(longest).toBeLessThan(250);
   });
 
-  test("the same title gets the same tag in every feed, remembered or not", () => {
+  test("give the same title the same tag, remembered or not", () => {
     const feed = Buffer.from(before(feedOf(TITLE + FRENCH)));
-    const others = Array.from(
-      { length: 1500 },
-      (_, n) => `<title>Film.${n}.2019.1080p</title>${attribute(`French ${n}`)}`,
-    );
-    const first = bytes(joined(tagFeed(feed).pieces));
+    const first = tagged(feed).result;
+    const others = Array.from({ length: 1500 }, (_, n) => `<title>Film.${n}.2019</title>${languageTag(`French ${n}`)}`);
     expect(tagFeed(Buffer.from(feedOf(...others))).french).toHaveLength(1500);
-    expect(bytes(joined(tagFeed(feed).pieces))).toBe(first);
+    expect(tagged(feed).result).toBe(first);
   });
 });
 
 // ─── Cost is linear, whatever comes ─────────────────────────────────────────────────────────────────────────────────
 
-/** Text of a size: a part time and again, or parts numbered from 0. */
-type Fill = (part: string | ((n: number) => string)) => string;
+describe("a hostile feed of 4 MB takes less than 3 s, where an ordinary one takes 0.005 s", () => {
+  const SIZE = 4_000_000;
+  const fill = (part: string) => part.repeat(Math.ceil(SIZE / part.length));
+  const numbered = (part: (n: number) => string) =>
+    Array.from({ length: SIZE / part(0).length }, (_, n) => part(n)).join("");
 
-function fillTo(size: number): Fill {
-  return (part) => {
-    if (typeof part === "string") return part.repeat(Math.ceil(size / part.length));
-    const parts: string[] = [];
-    for (let length = 0; length < size; length += parts.at(-1)!.length) parts.push(part(parts.length));
-    return parts.join("");
-  };
-}
-
-/** A feed as Prowlarr writes it, every third item French. */
-function ordinaryFeed(run: number): Buffer {
-  const link = `http://127.0.0.1:9696/1/download?apikey=0123456789abcdef&amp;link=${"dTFaTVp0WWZkbDFqcWtVam".repeat(16)}`;
-  const item = (n: number) => `
-    <item>
-      <title>Show.${run}.Of.${n}.S01E01.1080p.WEB.H264-GRP</title>
-      <guid>http://127.0.0.1:15100/details/${run}-${n}</guid>
-      <pubDate>Thu, 09 Oct 2025 08:53:20 +0000</pubDate>
-      <size>1000000000</size>
-      <link>${link}</link>
-      <category>5000</category>
-      <enclosure url="${link}" length="1000000000" type="application/x-nzb" />
-      <newznab:attr name="category" value="5000" />
-      <newznab:attr name="category" value="5040" />
-      <newznab:attr name="language" value="English" />
-      <newznab:attr name="language" value="${n % 3 ? "Spanish" : "French"}" />
-      <newznab:attr name="tvdbid" value="${n}" />
-      <newznab:attr name="files" value="3" />
-      <newznab:attr name="grabs" value="7" />
-    </item>`;
-  return Buffer.from(feedWith(fillTo(4_000_000)(item)));
-}
-
-/** Milliseconds for a feed, the best of three runs after a first one; fewer when one is good enough. */
-function timeOf(feed: Uint8Array, goodEnough = 0): number {
-  let best = Infinity;
-  for (let run = 0; run < 4 && best > goodEnough; run++) {
-    const started = performance.now();
-    tagFeed(feed);
-    best = Math.min(best, performance.now() - started);
-  }
-  return best;
-}
-
-const FRENCH_ITEM = `<item>${PLAIN_TITLE}${FRENCH}</item>`;
-
-/** Hostile text alone and in each place of a good feed, left open and closed properly. */
-function everywhere(open: string, close = ""): string[] {
-  const inFeed = (text: string) => [
-    feedWith(FRENCH_ITEM, text, FRENCH_ITEM),
-    feedOf(PLAIN_TITLE + text + FRENCH),
-    feedOf(FRENCH + text + PLAIN_TITLE),
-  ];
-  return [FRENCH + open, ...inFeed(open), ...(close ? inFeed(open + close) : [])];
-}
-
-/** Hostile text as the title of a French item. */
-function asTitle(text: string): string[] {
-  return [
-    feedOf(`<title>${text}</title>${FRENCH}`, PLAIN_TITLE + FRENCH),
-    feedOf(`${FRENCH}<title><![CDATA[${text}]]></title>`),
-    feedOf(`${FRENCH}<title><![CDATA[${text}`, PLAIN_TITLE + FRENCH),
-    feedOf(`${FRENCH}<title>${text}`, PLAIN_TITLE + FRENCH),
-  ];
-}
-
-/** Hostile text as the value of a language. */
-function asLanguage(text: string): string[] {
-  return [
-    feedOf(PLAIN_TITLE + attribute(`French ${text}`), PLAIN_TITLE + FRENCH),
-    feedOf(PLAIN_TITLE + attribute(`${text}, French`) + FRENCH),
-    feedOf(`${PLAIN_TITLE}${FRENCH}<attr name="language" value="French ${text}`),
-  ];
-}
-
-/** A hostile DOCTYPE before a good feed. */
-function beforeRoot(doctype: string): string[] {
-  return [`${doctype}<rss>${FRENCH_ITEM}</rss>`, FRENCH + doctype];
-}
-
-const HOSTILE: [name: string, feeds: (fill: Fill) => string[]][] = [
-  ["attribute tags without end", (fill) => everywhere(fill('<newznab:attr name="language" value="French"'), "/>")],
-  ["attribute elements without end", (fill) => everywhere(fill('<attr name="language" value="French">'))],
-  ["comments without end", (fill) => everywhere(fill("<!-- "), "-->")],
-  ["comments", (fill) => everywhere(fill("<!-- -->"))],
-  ["CDATA sections without end", (fill) => everywhere(fill("<![CDATA["), "]]>")],
-  ["CDATA sections", (fill) => everywhere(fill("<![CDATA[&]]>"))],
-  ["processing instructions without end", (fill) => everywhere(fill("<?x "), "?>")],
-  ["open double quotes", (fill) => everywhere(fill('<a b="'))],
-  ["open single quotes", (fill) => everywhere(fill("<a b='"))],
-  ["one open quote", (fill) => everywhere(`<a b="${fill(`' c=`)}`, '"/>')],
-  ["attributes in one tag", (fill) => everywhere(`<a${fill(' b="c"')}`, "/>")],
-  ["numbered attributes in one tag", (fill) => everywhere(`<a${fill((n) => ` b${n}='French'`)}`, "/>")],
-  [
-    "attributes in one language tag",
-    (fill) => everywhere(`<attr name="language" value="French"${fill(' b="c"')}`, "/>"),
-  ],
-  [
-    "600 attributes in each tag",
-    (fill) => everywhere(fill(`<attr name="language" value="French"${' a="b"'.repeat(600)}/>`)),
-  ],
-  ["attributes without value", (fill) => everywhere(`<a${fill(" b")}`, "/>")],
-  ["attributes without quotes", (fill) => everywhere(`<a${fill(" b=c")}`, "/>")],
-  ["lone <", (fill) => everywhere(fill("<"))],
-  ["lone < with spaces", (fill) => everywhere(fill("< "))],
-  ["lone </", (fill) => everywhere(fill("</"))],
-  ["& without end", (fill) => everywhere(fill("&"), ";")],
-  ["one reference without end", (fill) => everywhere(`&${fill("a")}`, ";")],
-  ["references without end", (fill) => everywhere(fill("&amp"))],
-  ["references", (fill) => everywhere(fill("&amp;"))],
-  ["spaces in a tag", (fill) => everywhere(`<a${fill(" ")}`, "/>")],
-  ["spaces between attributes", (fill) => everywhere(`<a${fill(`${" ".repeat(9999)}b="c"`)}`, "/>")],
-  ["spaces around =", (fill) => everywhere(`<a b${fill(" ")}=${fill(" ")}`, '"c"/>')],
-  ["spaces in an end tag", (fill) => everywhere(`<a>x</a${fill(" ")}`, ">")],
-  ["spaces in text", (fill) => everywhere(fill(" \n"))],
-  ["a long element name", (fill) => everywhere(`<${fill("a")}`, "/>")],
-  ["a long attribute name", (fill) => everywhere(`<a ${fill("b")}`, '="c"/>')],
-  ["a long text", (fill) => everywhere(`<a>${fill("text ")}`, "</a>")],
-  ["end tags that don't match", (fill) => everywhere(fill("<a>text</b>"))],
-  ["deep nesting", (fill) => everywhere(fill("<a>"))],
-  ["deep nesting, closed", (fill) => everywhere(fill("<a>"), fill("</a>"))],
-  ["deep nesting of long names", (fill) => everywhere(fill(`<${"n".repeat(50)}>`))],
-  ["nested items", (fill) => everywhere(fill("<item>"), fill("</item>"))],
-  ["nested titles", (fill) => everywhere(fill("<title>"), fill("</title>"))],
-  ["language in text", (fill) => everywhere(fill("language"))],
-  ["language and French in text", (fill) => everywhere(fill("language French "))],
-  ["language and French after <", (fill) => everywhere(fill("<language French "))],
-  ["language and French in comments", (fill) => everywhere(fill("<!--language French-->"))],
-  ["language and French in other elements", (fill) => everywhere(fill('<x name="language" value="French"/>'))],
-  ["500,000 leaf elements", (fill) => everywhere(fill("<aaaaa/>"))],
-  ["500,000 leaf elements with text", (fill) => everywhere(fill("<a>b</a>"))],
-  ["100,000 items without titles", (fill) => everywhere(fill(`<item><size>${"1".repeat(14)}</size></item>`))],
-  ["100,000 French items without titles", (fill) => everywhere(fill(`<item>${FRENCH}</item>`))],
-  ["100,000 empty items", (fill) => everywhere(fill('<item about="http://prowlarr/x/123456"/>'))],
-  [
-    "20,000 French titles",
-    (fill) => [feedWith(fill((n) => `<item><title>Film.${n}.2019.1080p</title>${FRENCH}</item>`.padEnd(200)))],
-  ],
-  ["titles in empty CDATA sections", (fill) => asTitle(fill("<![CDATA[]]>"))],
-  ...["Film.", ".", "-", "1", " ", "_", "MULTi.", "MULTi ", "S01E01", "S01E01 ", "E01-", "2019.", "[", "(", "é", "🎬"]
-    .concat(["&amp;", "&#2019;", "&", "]]", "FRENCH.", "French ", "WEB.", "x264-"])
-    .map((part): (typeof HOSTILE)[number] => [`a title of ${part}`, (fill) => asTitle(fill(part))]),
-  ...["a", " ", "é", "French ", "fr", ", ", "&#70;", "&amp;", "&"].map((part): (typeof HOSTILE)[number] => [
-    `a language of ${part}`,
-    (fill) => asLanguage(fill(part)),
-  ]),
-  ["a DOCTYPE of entities", (fill) => beforeRoot(`<!DOCTYPE rss [${fill('<!ENTITY a "b">')}]>`)],
-  ["a DOCTYPE of comments", (fill) => beforeRoot(`<!DOCTYPE rss [${fill("<!-- ' -->")}]>`)],
-  ["a DOCTYPE of one comment", (fill) => beforeRoot(`<!DOCTYPE rss [<!--${fill("' ]>")}-->]>`)],
-  ["a DOCTYPE of one value", (fill) => beforeRoot(`<!DOCTYPE rss [<!ENTITY a "${fill("]>")}">]>`)],
-  ["a DOCTYPE of entities, without end", (fill) => beforeRoot(`<!DOCTYPE rss [${fill('<!ENTITY a "b">')}`)],
-  ["a DOCTYPE of comments without end", (fill) => beforeRoot(`<!DOCTYPE rss [${fill("<!--")}`)],
-  ["a DOCTYPE of quotes, without end", (fill) => beforeRoot(`<!DOCTYPE rss [${fill(`"a" 'b' `)}'`)],
-  ["a DOCTYPE of brackets, without end", (fill) => beforeRoot(`<!DOCTYPE rss ${fill("[<!ELEMENT ")}`)],
-];
-
-/** Each item with a value of its own: none is remembered, and each is read on its own. */
-function manyLanguages(fill: Fill): string {
-  return feedWith(fill((n) => `<item>${PLAIN_TITLE}${attribute(`French ${n}`)}</item>`.padEnd(200)));
-}
-
-describe("a hostile feed of 4 MB takes no more than 8 times as long as an ordinary one", () => {
-  const ordinaryFeeds = [1, 2, 3, 4].map(ordinaryFeed);
-  const ordinaryTime = () => {
-    // One after the other: four feeds hold more titles than are remembered.
-    const times = ordinaryFeeds.map((feed) => {
-      const started = performance.now();
-      tagFeed(feed);
-      return (performance.now() - started) / feed.length;
-    });
-    return Math.min(...times.slice(1));
-  };
-  const expectWithin = (factor: number, feeds: (fill: Fill) => string[]) => {
-    let ordinary = ordinaryTime();
-    const ratioOf = (feed: Uint8Array) => {
-      const unit = ordinary * feed.length;
-      return (timeOf(feed, factor * unit + 5) - 5) / unit;
-    };
-    // The small ones first: what is not linear fails there, before it takes minutes.
-    for (const size of [100_000, 4_000_000])
-      for (const text of feeds(fillTo(size))) {
-        const feed = Buffer.from(text);
-        let ratio = ratioOf(feed);
-        // A computer that was busy just then is no failure: both are measured again, a moment later.
-        for (let again = 0; again < 8 && ratio > factor; again++) {
-          Bun.sleepSync(50);
-          ordinary = ordinaryTime();
-          ratio = ratioOf(feed);
-        }
-        expect(ratio).toBeLessThanOrEqual(factor);
-      }
-  };
-
-  test.each(HOSTILE)("%s", (_, feeds) => expectWithin(8, feeds), 30_000);
-
-  test("20,000 languages", () => {
-    const spread = (n: number) => attribute(`French sub ${n}`).padEnd(200);
-    expectWithin(8, (fill) => [manyLanguages(fill), feedOf(PLAIN_TITLE + fill(spread))]);
-  });
-
-  test("and meanwhile the proxy is well", async () => {
-    const fill = fillTo(4_000_000);
-    const hostile = [
-      manyLanguages(fill),
-      feedOf(`${fill("<a>")}${fill("</a>")}${FRENCH}`),
-      feedOf(`<a${fill(' b="c"')}`),
+  test.each([
+    ["attribute tags without end", fill('<newznab:attr name="language" value="French"'), "/>"],
+    ["attribute elements without end", fill('<attr name="language" value="French">'), ""],
+    ["values of language without tags", fill('"language'), ""],
+    ["comments without end", fill("<!-- "), "-->"],
+    ["comments", fill("<!-- -->"), ""],
+    ["CDATA sections without end", fill("<![CDATA["), "]]>"],
+    ["CDATA sections", fill("<![CDATA[&]]>"), ""],
+    ["processing instructions without end", fill("<?x "), "?>"],
+    ["open double quotes", fill('<a b="'), ""],
+    ["one open quote", `<a b="${fill(`' c=`)}`, '"/>'],
+    ["attributes in one tag", `<a${fill(' b="c"')}`, "/>"],
+    ["attributes in one language tag", `<attr name="language" value="French"${fill(' b="c"')}`, "/>"],
+    ["600 attributes in each tag", fill(`<attr name="language" value="French"${' a="b"'.repeat(600)}/>`), ""],
+    ["attributes without value", `<a${fill(" b")}`, "/>"],
+    ["lone <", fill("<"), ""],
+    ["lone </", fill("</"), ""],
+    ["open item tags", fill("<item "), ">"],
+    ["references without end", fill("&amp"), ""],
+    ["spaces in a tag", `<a${fill(" ")}`, "/>"],
+    ["spaces around =", `<a b${fill(" ")}=${fill(" ")}`, '"c"/>'],
+    ["spaces in text", fill(" \n"), ""],
+    ["a long element name", `<${fill("a")}`, "/>"],
+    ["a long attribute name", `<a ${fill("b")}`, '="c"/>'],
+    ["end tags that don't match", fill("<a>text</b>"), ""],
+    ["deep nesting", fill("<a>"), fill("</a>")],
+    ["nested items", fill("<item>"), fill("</item>")],
+    ["nested titles", fill("<title>"), fill("</title>")],
+    ["500,000 elements", fill("<a>b</a>"), ""],
+    ["language and French after <", fill("<language French "), ""],
+    ["language and French in other elements", fill('<x name="language" value="French"/>'), ""],
+    ["French items without titles", fill(`<item>${FRENCH}</item>`), ""],
+    [
+      "20,000 French titles",
+      numbered((n) => `<item><title>Film.${n}.2019.1080p</title>${FRENCH}</item>`.padEnd(200)),
+      "",
+    ],
+    ["20,000 languages", numbered((n) => `<item>${PLAIN_TITLE}${languageTag(`French ${n}`)}</item>`.padEnd(200)), ""],
+    ["20,000 languages of one item", numbered((n) => languageTag(`French sub ${n}`).padEnd(200)), ""],
+    ...["Film.", "-", "1", " ", "S01E01", "[", "é", "🎬", "&amp;", "&", "]]", "<![CDATA[]]>"].map((part) => [
+      `a title of ${part}`,
+      `<title>${fill(part)}`,
+      "</title>",
+    ]),
+    ...["a", "é", "French ", ", ", "&#70;", "&"].map((part) => [
+      `a language of ${part}`,
+      `<attr name="language" value="French ${fill(part)}`,
+      '"/>',
+    ]),
+  ] as [string, string, string][])("%s", (_, open, close) => {
+    const feeds = [
+      FRENCH + open,
+      feedWith(before(FRENCH_ITEM), open, before(FRENCH_ITEM)),
+      feedOf(PLAIN_TITLE + open + FRENCH),
+      feedOf(FRENCH + open + close + PLAIN_TITLE),
     ];
-    for (const text of hostile) {
-      const feed = feedWith(FRENCH_ITEM) + text;
-      for (const served of [text, feed]) {
-        const headers = { "content-type": "application/rss+xml" };
-        using backend = Bun.serve({ port: 0, fetch: () => new Response(served, { headers }) });
-        const log = { debug() {}, info() {}, warn() {} };
-        using proxy = serve({ ...readConfig({ BACKEND_URL: `http://127.0.0.1:${backend.port}` }), port: 0, log });
-        const address = `http://127.0.0.1:${proxy.port}`;
-        let searching = true;
-        const search = fetch(`${address}/1/api?t=search`).then(async (response) => {
-          const body = await response.bytes();
-          searching = false;
-          return body;
-        });
-        while (searching) {
-          const started = performance.now();
-          expect(await (await fetch(`${address}/health`)).json()).toEqual({ status: "ok" });
-          expect(performance.now() - started).toBeLessThan(1000);
-        }
-        expect((await search).length).toBeGreaterThanOrEqual(Buffer.byteLength(served));
-      }
+    for (const feed of feeds) {
+      const bytes = Buffer.from(feed);
+      const started = performance.now();
+      tagFeed(bytes);
+      expect(performance.now() - started).toBeLessThan(3000);
     }
-  }, 30_000);
-});
-
-// Large feeds are read in parts that are cut behind items.
-describe("a feed of some megabytes", () => {
-  const french = `<item>${TITLE}${FRENCH}<description>${"é".repeat(300)}</description></item>\n`;
-  const german = `<item>${PLAIN_TITLE}${attribute("German")}</item>\n`;
-  const items = (french + german.repeat(3)).repeat(3000);
-
-  test("is tagged at each French item, and counted", () => {
-    expectTags(feedWith(items));
-    expect(tagFeed(Buffer.from(before(feedWith(items)))).items).toBe(12_000);
-  });
-
-  test("may hold comments and CDATA with whole items between its items", () => {
-    const hidden = before(`<!-- ${french.repeat(900)} --><x><![CDATA[${french.repeat(900)}]]></x>`);
-    expectTags(feedWith(items, hidden, items));
-  });
-
-  test("passes untouched where its last item is broken", () => {
-    expectUntouched(before(feedWith(items, "<item><title>Film</item>")));
   });
 });
 
-// ─── Both ends of the proxy, as bytes on the wire ───────────────────────────────────────────────────────────────────
+// ─── A client, a backend, and the proxy between them ────────────────────────────────────────────────────────────────
 
-/** A request or an answer as it stood on the wire, its chunks joined; `whole` where its end was seen. */
-class Message {
-  constructor(
-    readonly line: string,
-    readonly fields: [name: string, value: string][],
-    readonly body: Buffer,
-    readonly whole: boolean,
-    readonly size: number,
-  ) {}
-  /** The target of a request. */
-  get target(): string {
-    return this.line.slice(this.line.indexOf(" ") + 1, this.line.lastIndexOf(" "));
-  }
-  /** The status of an answer. */
-  get status(): number {
-    return Number(this.line.split(" ")[1]);
-  }
-  get text(): string {
-    return this.body.toString();
-  }
-  header(name: string): string | undefined {
-    const values = this.fields.filter(([field]) => field.toLowerCase() === name.toLowerCase());
-    return values.length > 0 ? values.map(([, value]) => value).join(" | ") : undefined;
-  }
-}
-
-/** What has come so far of a message, or nothing before its head is there. */
-function readMessage(bytes: Buffer, hasBody: boolean): Message | undefined {
-  const headEnd = bytes.indexOf("\r\n\r\n");
-  if (headEnd < 0) return undefined;
-  const [line, ...rest] = bytes.toString("latin1", 0, headEnd).split("\r\n");
-  const fields = rest.map((field): [string, string] => {
-    const colon = field.indexOf(":");
-    return [field.slice(0, colon), field.slice(colon + 1).trim()];
-  });
-  const message = (body: Buffer, whole: boolean, size: number) => new Message(line!, fields, body, whole, size);
-  const start = headEnd + 4;
-  const value = (name: string) => fields.find(([field]) => field.toLowerCase() === name)?.[1];
-  if (!hasBody) return message(Buffer.alloc(0), true, start);
-  if (value("transfer-encoding") === "chunked") {
-    const chunks: Buffer[] = [];
-    for (let at = start; ;) {
-      const lineEnd = bytes.indexOf("\r\n", at);
-      const length = lineEnd < 0 ? NaN : parseInt(bytes.toString("latin1", at, lineEnd), 16);
-      const next = lineEnd + 2 + length + 2;
-      if (!(next <= bytes.length)) return message(Buffer.concat(chunks), false, bytes.length);
-      if (length === 0) return message(Buffer.concat(chunks), true, next);
-      chunks.push(bytes.subarray(lineEnd + 2, next - 2));
-      at = next;
-    }
-  }
-  const length = value("content-length");
-  if (length === undefined) return message(bytes.subarray(start), line!.endsWith(" HTTP/1.1"), bytes.length);
-  const end = start + Number(length);
-  return message(bytes.subarray(start, end), bytes.length >= end, end);
-}
-
-type Reply = Uint8Array | string | void;
-type Backend = Disposable & { port: number; url: string; requests: Message[]; sockets: Socket[] };
-
-/** A backend that writes what `reply` returns, byte for byte; a reply may also write to the socket itself. */
-async function backendThat(
-  reply: (request: Message, socket: Socket) => Reply | Promise<Reply>,
-  port = 0,
-): Promise<Backend> {
-  const requests: Message[] = [];
-  const sockets: Socket[] = [];
-  const server = createServer((socket) => {
-    sockets.push(socket);
-    let received = Buffer.alloc(0);
-    socket.on("error", () => {});
-    socket.on("data", async (data: Buffer) => {
-      received = Buffer.concat([received, data]);
-      const request = readMessage(
-        received,
-        /\r\n(?:content-length|transfer-encoding):/i.test(received.toString("latin1")),
-      );
-      if (!request?.whole) return;
-      received = received.subarray(request.size);
-      requests.push(request);
-      const bytes = await reply(request, socket);
-      if (bytes !== undefined) socket.write(bytes);
-    });
-  });
-  server.listen(port, "127.0.0.1");
-  await once(server, "listening");
-  const address = server.address() as { port: number };
-  return {
-    port: address.port,
-    url: `http://127.0.0.1:${address.port}`,
-    requests,
-    sockets,
-    [Symbol.dispose]() {
-      server.close();
-      for (const socket of sockets) socket.destroy();
-    },
-  };
-}
-
-/** An answer's bytes, with its Content-Length. */
-function answer(status: string, fields: string[] = [], body: string | Uint8Array = ""): Uint8Array {
-  const head = [`HTTP/1.1 ${status}`, ...fields, `Content-Length: ${Buffer.byteLength(body)}`, "", ""].join("\r\n");
-  return Buffer.concat([Buffer.from(head, "latin1"), Buffer.from(body as string)]);
-}
-const chunk = (data: string | Uint8Array) =>
-  Buffer.concat([Buffer.from(`${data.length.toString(16)}\r\n`), Buffer.from(data as string), Buffer.from("\r\n")]);
-const LAST_CHUNK = "0\r\n\r\n";
-const XML = "Content-Type: application/rss+xml";
-const NZB = "Content-Type: application/x-nzb";
-
+const words = (text: string) => text.trim().split(/\s+/);
 const item = (title: string, ...languages: string[]) =>
-  `<item><title>${title}</title>${languages.map((language) => `<newznab:attr name="language" value="${language}"/>`).join("")}</item>`;
+  `<item><title>${title}</title>${languages.map(languageTag).join("")}</item>`;
 const searchResponse = (...items: string[]) =>
   `<?xml version="1.0"?>\n<rss xmlns:newznab="x"><channel>\n${items.join("\n")}\n</channel></rss>`;
-const FRENCH_FEED = searchResponse(
-  item("Show.S01E01.1080p.WEB-GRP", "English", "French"),
-  item("Show.S01E02.1080p.WEB-GRP", "German"),
-);
+const PLAIN_ITEM = item("Show.S01E02.1080p.WEB-GRP", "German");
+const PLAIN_FEED = searchResponse(PLAIN_ITEM);
+const FRENCH_FEED = searchResponse(item("Show.S01E01.1080p.WEB-GRP", "English", "French"), PLAIN_ITEM);
 const TAGGED_FEED = FRENCH_FEED.replace("S01E01.", "S01E01.MULTi.VFF.");
-const PLAIN_FEED = searchResponse(item("Show.S01E02.1080p.WEB-GRP", "German"));
+const PACKED = zlib.gzipSync(FRENCH_FEED);
+
+/** Waits until a condition holds. The limit only ends a test that fails. */
+async function until(condition: () => unknown): Promise<void> {
+  for (const end = performance.now() + 30_000; !(await condition()); await Bun.sleep(5))
+    if (performance.now() > end) throw new Error(`It never came to this: ${condition}`);
+}
+
+/** A server of the test's own, once it listens. */
+async function listening(server: Server, port = 0) {
+  const sockets: Socket[] = [];
+  server.on("connection", (socket: Socket) => void sockets.push(socket.on("error", () => {})));
+  await once(server.listen(port, "127.0.0.1"), "listening");
+  const end = () => {
+    server.close();
+    for (const socket of sockets) socket.destroy();
+  };
+  return { port: (server.address() as AddressInfo).port, sockets, requests: [] as Received[], [Symbol.dispose]: end };
+}
+type Backend = Awaited<ReturnType<typeof listening>>;
+
+/** A request as the backend received it, its path and query byte for byte. */
+type Received = { method: string; url: string; headers: IncomingHttpHeaders; body: string; socket: Socket };
+type Reply = { status?: number; headers?: OutgoingHttpHeaders; body?: string | Uint8Array };
+type Replies = (request: Received, response: ServerResponse) => Reply | void | Promise<Reply | void>;
+
+/** A backend that answers with what `reply` returns. Where that is nothing, `reply` answers by itself, or never. */
+async function backendThat(reply: Replies, port?: number): Promise<Backend> {
+  const server = http.createServer(async (message, response) => {
+    const { method, url, headers, socket } = message;
+    const request = { method: method!, url: url!, headers, body: await text(message), socket };
+    backend.requests.push(request);
+    const answer = await reply(request, response);
+    if (!answer) return;
+    const { status = 200, body = "" } = answer;
+    const length = status === 204 || status === 304 ? {} : { "content-length": Buffer.byteLength(body) };
+    response.writeHead(status, { ...length, ...answer.headers }).end(body);
+  });
+  const backend = await listening(server, port);
+  return backend;
+}
+
+/** A backend that writes these bytes to whoever asks, as no HTTP library would, and then ends or stays. */
+function rawBackend(bytes: string, last: "ends" | "stays" = "ends"): Promise<Backend> {
+  const answer = (socket: Socket) => (last === "ends" ? socket.end(bytes, "latin1") : socket.write(bytes, "latin1"));
+  return listening(createServer((socket) => void socket.once("data", () => answer(socket))));
+}
+
+const XML = { "content-type": "application/rss+xml" };
+const NZB = { "content-type": "application/x-nzb" };
+const HTML = { "content-type": "text/html" };
+const JSON_TYPE = { "content-type": "application/json" };
+const ok = (): Reply => ({ headers: JSON_TYPE, body: "{}" });
+const frenchFeed = (): Reply => ({ headers: XML, body: FRENCH_FEED });
+/** A route of each kind that goes to the backend. */
+const ROUTES = ["/3/api", "/3/download", "/api/v1/x"];
+
+type Answer = { status: number; headers: IncomingHttpHeaders; text: string; bytes: Buffer };
+
+/** A client of the proxy at this port. */
+function clientOf(port: number, host = "127.0.0.1") {
+  /** Sends `/path` or `METHOD /path` and headers byte for byte. The answer is still to be read. */
+  const open = async (start: string, headers: OutgoingHttpHeaders = {}, ...body: string[]) => {
+    const [path, method = "GET"] = start.split(" ").reverse();
+    const fields = { Host: "proxy.test:8080", Connection: "keep-alive", ...headers };
+    const request = http.request({ host, port, method, path, headers: fields, agent: false });
+    for (const piece of body.slice(0, -1)) request.write(piece);
+    request.end(body.at(-1));
+    const [response] = (await once(request, "response")) as [http.IncomingMessage];
+    return request.on("error", () => {}) && response;
+  };
+  /** The same, with the whole answer. Throws where that breaks off. */
+  const ask = async (start: string, headers?: OutgoingHttpHeaders, ...body: string[]): Promise<Answer> => {
+    const response = await open(start, headers, ...body);
+    const bytes = Buffer.concat(await Array.fromAsync(response));
+    return { status: response.statusCode!, headers: response.headers, text: bytes.toString(), bytes };
+  };
+  /** Writes what no HTTP library would, and stays connected. */
+  const write = async (bytes: string) => {
+    const socket = connect(port, host);
+    const client = { socket, received: "", [Symbol.dispose]: () => void socket.destroy() };
+    socket.on("data", (data: Buffer) => void (client.received += data.toString("latin1")));
+    await once(socket, "connect");
+    socket.on("error", () => {}).write(bytes, "latin1");
+    return client;
+  };
+  /** The same, with what came back until the end of the connection. */
+  const exchange = async (bytes: string): Promise<string> => {
+    using client = await write(bytes);
+    await until(() => client.socket.destroyed);
+    return client.received;
+  };
+  const refuses = async () => !(await write("").catch(() => undefined))?.socket.destroy();
+  return { port, open, ask, write, exchange, refuses };
+}
+const get = (target: string) => `GET ${target} HTTP/1.1\r\nHost: x\r\n\r\n`;
 
 /** The proxy in this process, and what it logged. */
-function proxyTo(backend: string, env: Record<string, string> = {}) {
-  const logged = { debug: [] as string[], info: [] as string[], warn: [] as string[] };
-  const log = {
-    debug: (line: string) => void logged.debug.push(line),
-    info: (line: string) => void logged.info.push(line),
-    warn: (line: string) => void logged.warn.push(line),
-  };
-  const server = serve({ ...readConfig({ ...env, BACKEND_URL: backend }), port: 0, log });
-  return { port: server.port!, logged, [Symbol.dispose]: () => void server.stop(true) };
+function proxyTo(url: string, env: Record<string, string> = {}) {
+  const logged: Record<"debug" | "info" | "warn", string[]> = { debug: [], info: [], warn: [] };
+  const to = (lines: string[]) => (line: string) => void lines.push(line);
+  const log = { debug: to(logged.debug), info: to(logged.info), warn: to(logged.warn) };
+  const server = serve({ ...readConfig({ ...env, BACKEND_URL: url }), port: 0, log });
+  return { ...clientOf(server.port!), logged, [Symbol.dispose]: (): void => void server.stop(true) };
 }
 
-/** Sends bytes and reads one answer, to its end or to the end of the connection. */
-async function exchange(port: number, bytes: string | Uint8Array): Promise<Message | undefined> {
-  const socket = connect(port, "127.0.0.1");
-  const { promise, resolve, reject } = Promise.withResolvers<Message | undefined>();
-  let received = Buffer.alloc(0);
-  const isHead = bytes.slice(0, 5).toString() === "HEAD ";
-  const read = () =>
-    readMessage(received, !isHead && !/^HTTP\/1.1 (?:204|304)/.test(received.toString("latin1", 0, 20)));
-  socket.on("data", (data: Buffer) => {
-    received = Buffer.concat([received, data]);
-    const message = read();
-    if (message?.whole) resolve(message);
-  });
-  socket.on("error", (error) => (received.length > 0 ? resolve(read()) : reject(error)));
-  socket.on("close", () => resolve(read()));
-  socket.write(bytes);
-  try {
-    return await promise;
-  } finally {
-    socket.destroy();
-  }
+/** The same, in front of a backend of the test's own. */
+async function proxyWith(what: Replies | Promise<Backend>, env?: Record<string, string>, toUrl = urlOf) {
+  const ends = new DisposableStack();
+  const backend = ends.use(await (typeof what === "function" ? backendThat(what) : what));
+  const proxy = ends.use(proxyTo(toUrl(backend), env));
+  return { ...proxy, backend, requests: backend.requests, [Symbol.dispose]: () => ends.dispose() };
 }
+const urlOf = ({ port }: { port: number }) => `http://127.0.0.1:${port}`;
+/** A backend's address with what must never come out again. */
+const secretUrlOf = ({ port }: { port: number }) => `http://user:hunter2@127.0.0.1:${port}/it's&co`;
 
-/** Asks as a client does: `ask(port, "GET /3/api?t=caps", ["X-Api-Key: key"])`. */
-async function ask(port: number, start: string, fields: string[] = [], body = ""): Promise<Message> {
-  const head = [`${start} HTTP/1.1`, "Host: proxy.test:8080", ...fields, "", ""].join("\r\n");
-  const message = await exchange(port, head + body);
-  if (!message) throw new Error("The connection ended without an answer.");
-  return message;
-}
-
-/** A client whose answer is read, or not, by the test: it writes `bytes` and stays connected. */
-async function clientThatSends(port: number, bytes: string) {
-  const socket = connect(port, "127.0.0.1");
-  let received = "";
-  let isOpen = true;
-  socket.on("data", (data: Buffer) => (received += data.toString("latin1")));
-  socket.on("error", () => {});
-  socket.on("close", () => (isOpen = false));
-  await once(socket, "connect");
-  socket.write(bytes);
-  return {
-    socket,
-    get received() {
-      return received;
-    },
-    get isOpen() {
-      return isOpen;
-    },
-    [Symbol.dispose]: () => void socket.destroy(),
-  };
-}
-
-/** Waits until a condition holds, and not for longer than that may take. */
-async function until(condition: () => unknown, milliseconds = 10_000): Promise<void> {
-  for (const end = performance.now() + milliseconds; !condition(); await Bun.sleep(5))
-    if (performance.now() > end) throw new Error(`Not within ${milliseconds} ms: ${condition}`);
-}
-
+/** A port that nothing uses, and that no system gives out by itself (Linux does from 32768 on). */
 async function freePort(): Promise<number> {
-  const server = createServer().listen(0);
-  await once(server, "listening");
-  const { port } = server.address() as { port: number };
-  await new Promise((resolve) => server.close(resolve));
-  return port;
+  const port = ++lastPort;
+  return (await clientOf(port).refuses()) ? port : freePort();
 }
+let lastPort = 10_000 + Math.floor(Math.random() * 20_000);
 
-/** The program with its command line, in a process of its own. */
-function run(args: string[], env: Record<string, string> = {}, input = "") {
+/** The program with its command line, in a process of its own. Nothing that it does goes by way of HTTP_PROXY. */
+function run(args: string[], env: Record<string, string | undefined> = {}, input = "") {
+  // Files, because a pipe may never end while much runs side by side (Bun 1.4.5).
+  const folder = mkdtempSync(`${tmpdir()}/language-tag-proxy-`);
+  const [PATH, nowhere] = [process.env["PATH"], "http://127.0.0.1:1"];
   const child = Bun.spawn([process.execPath, "proxy.ts", ...args], {
     cwd: import.meta.dir,
-    env: { PATH: process.env["PATH"], ...env },
-    stdin: new Blob([input]),
-    stdout: "pipe",
-    stderr: "pipe",
+    env: { PATH, HTTP_PROXY: nowhere, http_proxy: nowhere, ALL_PROXY: nowhere, ...env },
+    stdio: [new Blob([input]), Bun.file(`${folder}/stdout`), Bun.file(`${folder}/stderr`)],
   });
-  const output = { stdout: "", stderr: "" };
-  const read = async (name: keyof typeof output) => {
-    const decoder = new TextDecoder();
-    for await (const bytes of child[name]) output[name] += decoder.decode(bytes, { stream: true });
-  };
-  const ended = Promise.all([read("stdout"), read("stderr"), child.exited]).then(() => ({
-    ...output,
-    code: child.exitCode,
-  }));
-  return { child, output, ended, [Symbol.dispose]: () => child.kill("SIGKILL") };
+  const stdout = () => readFileSync(`${folder}/stdout`, "utf8");
+  const stderr = () => readFileSync(`${folder}/stderr`, "utf8");
+  const ended = async () => ({ code: await child.exited, stdout: stdout(), stderr: stderr() });
+  const end = () => void (child.kill("SIGKILL"), rmSync(folder, { recursive: true }));
+  return { child, stdout, stderr, ended, [Symbol.dispose]: end };
 }
 
 /** A proxy in a process of its own, once it serves. */
 async function runningProxy(env: Record<string, string>, ...args: string[]) {
-  const port = await freePort();
-  const proxy = run(args, { PORT: String(port), ...env });
-  for (let tries = 0; tries < 200; tries++) {
-    const health = await exchange(port, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n").catch(() => undefined);
-    if (health?.status === 200) return { ...proxy, port };
-    if (proxy.child.exitCode !== null) break;
-    await Bun.sleep(20);
-  }
-  proxy.child.kill("SIGKILL");
-  throw new Error(`The proxy did not start: ${JSON.stringify(proxy.output)}`);
+  const client = clientOf(await freePort());
+  const proxy = run(args, { PORT: String(client.port), ...env });
+  await until(async () => proxy.child.exitCode !== null || !(await client.refuses()));
+  if (proxy.child.exitCode !== null) throw new Error(`The proxy did not start: ${proxy.stderr()}`);
+  expect((await client.ask("/health")).status).toBe(200);
+  return { ...proxy, ...client };
 }
 
-/** The description in an indexer's error document. */
-function errorDocument(message: Message): string {
-  expect(message.header("Content-Type")).toMatch(/^application\/rss\+xml/);
-  expect(XMLValidator.validate(message.text)).toBe(true);
-  const { error } = new XMLParser({ ignoreAttributes: false, attributeNamePrefix: "" }).parse(message.text);
-  expect(error.code).toBe("900");
+/** The sentence in an error of the proxy's own: in an indexer's error document or in JSON. */
+function sentenceIn({ headers, text }: Answer, type: "rss+xml" | "json"): string {
+  expect(headers["content-type"]).toStartWith(`application/${type}`);
+  const sentence = expect.stringMatching(/^[^\n]+\.$/);
+  if (type === "json") expect(JSON.parse(text)).toEqual({ error: sentence });
+  if (type === "json") return JSON.parse(text).error;
+  expect(XMLValidator.validate(text)).toBe(true);
+  const { error } = new XMLParser({ ignoreAttributes: false, attributeNamePrefix: "" }).parse(text);
+  expect(error).toEqual({ code: "900", description: sentence });
   return error.description;
 }
-
-/** The sentence in an error of the proxy's own. */
-function errorSentence(message: Message): string {
-  expect(message.header("Content-Type")).toMatch(/^application\/json/);
-  const body = JSON.parse(message.text);
-  expect(Object.keys(body)).toEqual(["error"]);
-  expect(body.error).toMatch(/^[^\n]+\.$/);
-  return body.error;
-}
-
-const ok = () => answer("200 OK", ["Content-Type: application/json"], "{}");
 
 // ─── The way through ────────────────────────────────────────────────────────────────────────────────────────────────
 
 describe.concurrent("a request", () => {
+  const TARGETS = words(`
+    /3/api  /3/api?  /3/api?q=?  /0/api?t=caps  /0012/api  /123456/api  http://other.example/3/api
+    /3/download  /3/download?link=x  /api/v1/indexer  /api/v1/indexer/3/schema  /api/v1/release..name/a...b/.config
+    /3/api?t=tvsearch&cat=5000,5030/5040&q=a+b%2bc%2Bd%20e  /3/api?t=search&apikey=KEY&q=l%27%C3%A9t%c3%a9
+    /3/api?apikey=KEY&t=search&q=  /3/api?q=&q=&empty&&x=1&x=2&=&=y  /3/api?q=%zz&r=100%
+    /3/api?q=a|b^c\`d{e}f[g]\\h  /3/api?u=http://host:80/a/../b?c=d  /3/api?;:@!$()*~,-._
+    /3/download?apikey=KEY&link=aGVs/bG8+%3D%3D==&file=L%C3%A9on
+    /api/v1/a,b;c:d@e/%zz/f+g%2Bh%20i/[j]|k  /api/v1/indexer//3/?x=..%2f..%2f
+  `);
+  test.each(TARGETS)("reaches the backend byte for byte: %s", async (target) => {
+    using proxy = await proxyWith(frenchFeed);
+    const url = target.replace("http://other.example", "");
+    for (const method of ["GET", "HEAD", "OPTIONS"]) {
+      expect((await proxy.ask(`${method} ${target}`)).status).toBe(200);
+      expect(proxy.requests.pop()).toMatchObject({ method, url });
+    }
+    // HTTP/1.0 needs no Host.
+    const answer = await proxy.exchange(`GET ${url} HTTP/1.0\r\n\r\n`);
+    expect(answer).toEndWith(`\r\n\r\n${/^.\d+.api/.test(url) ? TAGGED_FEED : FRENCH_FEED}`);
+    expect(proxy.requests.pop()!.headers).not.toHaveProperty("x-forwarded-host");
+    expect(proxy.requests).toEqual([]);
+  });
+
+  // Some containers have no IPv6.
+  const LOOPBACK = JSON.stringify(networkInterfaces()).includes('"::1"') ? "::1" : "127.0.0.1";
+  const ADDRESS = { "X-Forwarded-For": "10.1.2.3", "X-Forwarded-Host": "tv.example", "X-Forwarded-Proto": "https" };
   test.each([
-    "/3/api?t=tvsearch&cat=5000,5030/5040&q=a+b%2bc%2Bd%20e",
-    "/3/api?apikey=KEY&t=search&q=",
-    "/3/api?t=search&apikey=KEY&q=l%27%C3%A9t%c3%a9",
-    "/3/api?q=&q=&empty&&x=1&x=2&=&=y",
-    "/3/api?q=%zz&r=100%",
-    "/3/api?q=a|b^c`d{e}f[g]\\h",
-    "/3/api?u=http://host:80/a/../b?c=d",
-    "/3/api?;:@!$()*~,-._",
-    "/3/download?apikey=KEY&link=aGVs/bG8+%3D%3D==&file=L%C3%A9on",
-    "/api/v1/a,b;c:d@e/%zz/f+g%2Bh%20i%2f/[j]|k",
-    "/api/v1/indexer//3/?x=..%2f..%2f",
-    "/0012/api",
-    "/3/api?",
-    "/3/api?q=?",
-    "/3/api",
-  ])("reaches the backend byte for byte: %s", async (target) => {
-    using backend = await backendThat(ok);
-    using proxy = proxyTo(backend.url);
-    await ask(proxy.port, `GET ${target}`);
-    expect(backend.requests.map(({ line }) => line)).toEqual([`GET ${target} HTTP/1.1`]);
+    ["its client's address, and its own", "127.0.0.1", {}, ["127.0.0.1", "proxy.test:8080", "http"]],
+    ["an IPv6 client's address", LOOPBACK, {}, [LOOPBACK, "proxy.test:8080", "http"]],
+    ["what a proxy before it says", "127.0.0.1", ADDRESS, ["10.1.2.3, 127.0.0.1", "tv.example", "https"]],
+  ])("names the backend as its host, and tells %s", async (_, from, sent, told) => {
+    using proxy = await proxyWith(ok);
+    await clientOf(proxy.port, from).ask("/3/api", sent);
+    const { headers } = proxy.requests[0]!;
+    const heard = words("host x-forwarded-for x-forwarded-host x-forwarded-proto").map((name) => headers[name]);
+    expect(heard).toEqual([`127.0.0.1:${proxy.backend.port}`, ...told]);
   });
 
-  test("names the backend as its host, and the proxy's address as the client used it", async () => {
-    using backend = await backendThat(ok);
-    using proxy = proxyTo(backend.url);
-    await ask(proxy.port, "GET /3/api");
-    const [request] = backend.requests;
-    expect(request!.header("Host")).toBe(`127.0.0.1:${backend.port}`);
-    expect(request!.header("X-Forwarded-Host")).toBe("proxy.test:8080");
-    expect(request!.header("X-Forwarded-Proto")).toBe("http");
-    expect(request!.header("X-Forwarded-For")).toBe("127.0.0.1");
-  });
-
-  test("keeps what a proxy before us says of the client's address", async () => {
-    using backend = await backendThat(ok);
-    using proxy = proxyTo(backend.url);
-    await ask(proxy.port, "GET /3/api", [
-      "X-Forwarded-For: 10.1.2.3",
-      "X-Forwarded-Host: tv.example.org",
-      "X-Forwarded-Proto: https",
-    ]);
-    const [request] = backend.requests;
-    expect(request!.header("X-Forwarded-For")).toBe("10.1.2.3, 127.0.0.1");
-    expect(request!.header("X-Forwarded-Host")).toBe("tv.example.org");
-    expect(request!.header("X-Forwarded-Proto")).toBe("https");
-  });
-
-  test("loses what speaks of its connection, and nothing else", async () => {
-    using backend = await backendThat(ok);
-    using proxy = proxyTo(backend.url);
-    await ask(proxy.port, "GET /3/api", [
-      "Connection: keep-alive, X-SECRET-hop",
-      "connection: x-other",
-      "Keep-Alive: timeout=5",
-      "Proxy-Connection: keep-alive",
-      "Proxy-Authorization: Basic eDp5",
-      "TE: trailers",
-      "Trailer: X-T",
-      "Upgrade: websocket",
-      "x-Secret-Hop: 1",
-      "X-Other: 2",
-      "User-Agent: Sonarr/4.0.16 (ubuntu 24.04)",
-      "Accept-Encoding: gzip, br",
-      "Accept: application/rss+xml, text/rss+xml",
-      "Cookie: a=1; b=2",
-      'If-None-Match: "x"',
-      "X-Kept: caf\xe9".normalize(),
-    ]);
-    const [request] = backend.requests;
-    const gone = [
-      "Keep-Alive",
-      "Proxy-Connection",
-      "Proxy-Authorization",
-      "TE",
-      "Trailer",
-      "Upgrade",
-      "X-Secret-Hop",
-      "X-Other",
-    ];
-    expect(gone.filter((name) => request!.header(name) !== undefined)).toEqual([]);
-    expect(request!.header("Connection") ?? "keep-alive").toBe("keep-alive");
-    expect(request!.header("User-Agent")).toBe("Sonarr/4.0.16 (ubuntu 24.04)");
-    expect(request!.header("Accept-Encoding")).toBe("gzip, br");
-    expect(request!.header("Accept")).toBe("application/rss+xml, text/rss+xml");
-    expect(request!.header("Cookie")).toBe("a=1; b=2");
-    expect(request!.header("If-None-Match")).toBe('"x"');
-    expect(request!.header("X-Kept")).toStartWith("caf");
-  });
-
-  test("carries the client's own key as it came, wherever that is, and never the proxy's", async () => {
-    using backend = await backendThat(ok);
-    using proxy = proxyTo(backend.url, { BACKEND_API_KEY: "PROXYKEY" });
-    await ask(proxy.port, "GET /3/api?t=caps");
-    await ask(proxy.port, "GET /3/api?t=search&apikey=CLIENTKEY&q=x");
-    await ask(proxy.port, "GET /api/v1/indexer", ["X-Api-Key: CLIENTKEY"]);
-    await ask(proxy.port, "GET /3/download?link=x", ["Authorization: Bearer CLIENTKEY"]);
-    const [none, query, header, bearer] = backend.requests;
-    expect([none!.header("X-Api-Key"), none!.header("Authorization"), none!.target]).toEqual([
-      undefined,
-      undefined,
-      "/3/api?t=caps",
-    ]);
-    expect(query!.target).toBe("/3/api?t=search&apikey=CLIENTKEY&q=x");
-    expect(header!.header("X-Api-Key")).toBe("CLIENTKEY");
-    expect(bearer!.header("Authorization")).toBe("Bearer CLIENTKEY");
-    expect(JSON.stringify(backend.requests)).not.toContain("PROXYKEY");
-  });
-
-  test.each(["POST", "PUT", "DELETE", "PATCH"])(
-    "%s brings its body along, of known length and in chunks",
-    async (method) => {
-      using backend = await backendThat(() => answer("201 Created", ["Content-Type: application/json"], '{"id":7}'));
-      using proxy = proxyTo(backend.url);
-      const json = JSON.stringify({ name: "été", padding: "x".repeat(70_000) });
-      const length = Buffer.byteLength(json);
-      const fields = ["Content-Type: application/json", `Content-Length: ${length}`];
-      expect(await ask(proxy.port, `${method} /api/v1/indexer`, fields, json)).toMatchObject({
-        status: 201,
-        text: '{"id":7}',
+  test.each([...ROUTES, "/3/api?plain"])(
+    "to %s loses its connection's headers alone, and its answer too",
+    async (path) => {
+      const names = words(`
+      Keep-Alive  Proxy-Connection  Proxy-Authenticate  Proxy-Authorization  TE  Trailer  Upgrade  x-Secret-Hop  X-Other
+    `);
+      const gone = Object.fromEntries(names.map((name) => [name, "x"]));
+      const connection = { Connection: ["close, X-SECRET-hop", "x-other"], "Transfer-Encoding": "chunked", ...gone };
+      const accept = { accept: "application/rss+xml, text/rss+xml", "accept-encoding": "gzip, br" };
+      const asked = { ...accept, "user-agent": "Sonarr/4.0 (ubuntu)", cookie: "a=1; b=2", "if-none-match": '"x"' };
+      const cache = { "cache-control": "max-age=31536000, public", date: "Sat, 21 Nov 2026 10:00:00 GMT" };
+      const file = { ...XML, "content-disposition": "attachment; filename=a.nzb" };
+      const answered = { ...cache, ...file, server: "Kestrel", "x-kept": "yes", "set-cookie": ["a=1; Path=/", "b=2"] };
+      using proxy = await proxyWith((_, response) => {
+        response.writeHead(200, { ...connection, ...answered }).end(path.includes("plain") ? PLAIN_FEED : FRENCH_FEED);
       });
-      const chunks = `${chunk(Buffer.from(json.slice(0, 10)))}${chunk(Buffer.from(json.slice(10)))}${LAST_CHUNK}`;
-      await ask(proxy.port, `${method} /api/v1/indexer`, ["Transfer-Encoding: chunked"], chunks);
-      const [known, chunked] = backend.requests;
-      expect(known!.line).toBe(`${method} /api/v1/indexer HTTP/1.1`);
-      expect(known!.header("Content-Length")).toBe(String(length));
-      expect(known!.header("Content-Type")).toBe("application/json");
-      expect(known!.text).toBe(json);
-      expect(chunked!.text).toBe(json);
+      const fields = { ...connection, ...asked, "x-accent": "caf\xe9" };
+      const { headers } = await proxy.ask(`POST ${path}`, fields, "bo", "dy");
+      const [request] = proxy.requests as [Received];
+      expect(headers).toMatchObject(answered);
+      expect(request.headers).toMatchObject({ ...asked, "x-accent": expect.stringMatching(/^caf/) });
+      for (const arrived of [headers, request.headers]) {
+        expect(names.filter((name) => name.toLowerCase() in arrived)).toEqual([]);
+        expect(arrived.connection ?? "close").toBeOneOf(["close", "keep-alive"]);
+      }
     },
   );
 
-  test("is passed on while it still comes in", async () => {
-    let begun = "";
-    const server = createServer((socket) => {
-      socket.on("error", () => {});
-      socket.on("data", (data: Buffer) => {
-        begun += data.toString();
-        if (begun.includes("second")) socket.write(ok());
-      });
-    }).listen(0, "127.0.0.1");
-    await once(server, "listening");
-    using proxy = proxyTo(`http://127.0.0.1:${(server.address() as { port: number }).port}`);
-    using client = await clientThatSends(
-      proxy.port,
-      "POST /api/v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\nfirst",
-    );
-    await until(() => begun.includes("first"));
+  const BEARER = { authorization: "Bearer CLIENTKEY" };
+  test.each([
+    ["the client's key in the query", "", "/3/api?t=search&apikey=CLIENTKEY&q=x", {}, {}],
+    ["the client's key in a header", "", "/api/v1/indexer", { "x-api-key": "CLIENTKEY" }, { "x-api-key": "CLIENTKEY" }],
+    ["the client's key as a bearer", "", "/3/download?link=x", BEARER, BEARER],
+    ["no key where the client has none", "", "/3/api?t=caps", {}, {}],
+    ["what BACKEND_URL holds", "user:p%40ss@", "/3/api", {}, { authorization: `Basic ${btoa("user:p@ss")}` }],
+    ["the client's bearer rather than that", "user:p%40ss@", "/3/api", BEARER, BEARER],
+  ])("carries %s, and never the proxy's key", async (_, credentials, target, keys, expected) => {
+    const env = { BACKEND_API_KEY: "PROXYKEY" };
+    using proxy = await proxyWith(ok, env, ({ port }) => `http://${credentials}127.0.0.1:${port}`);
+    await proxy.ask(target, keys);
+    const [{ url, headers }] = proxy.requests as [Received];
+    const sent = Object.entries(headers).filter(([name]) => name === "x-api-key" || name === "authorization");
+    expect([url, Object.fromEntries(sent)]).toEqual([target, expected]);
+    expect(JSON.stringify([url, headers])).not.toContain("PROXYKEY");
+  });
+
+  test.each(["POST", "PUT", "DELETE", "PATCH"])("%s brings its body, of known length and in chunks", async (method) => {
+    using proxy = await proxyWith(() => ({ status: 201, headers: JSON_TYPE, body: '{"id":7}' }));
+    const body = JSON.stringify({ name: "été", padding: "x".repeat(70_000) });
+    const headers = { ...JSON_TYPE, "content-length": String(Buffer.byteLength(body)) };
+    const answer = await proxy.ask(`${method} /api/v1/indexer`, headers, body);
+    expect(answer).toMatchObject({ status: 201, text: '{"id":7}' });
+    await proxy.ask(`${method} /api/v1/x`, { "transfer-encoding": "chunked" }, body.slice(0, 10), body.slice(10));
+    expect(proxy.requests).toMatchObject([
+      { method, url: "/api/v1/indexer", body, headers },
+      { method, url: "/api/v1/x", body },
+    ]);
+  });
+
+  test("and its answer are passed on while they still come in", async () => {
+    using proxy = await proxyWith(listening(http.createServer((message, response) => void message.pipe(response))));
+    using client = await proxy.write("POST /3/download HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\nfirst");
+    await until(() => client.received.includes("first"));
     client.socket.write("second");
-    await until(() => client.received.includes("200 OK"));
-    server.close();
+    await until(() => client.received.includes("second"));
   });
 
-  test.each(["http://127.0.0.1:PORT/prowlarr", "http://127.0.0.1:PORT/prowlarr/"])(
-    "gets the URL base of %s, once",
-    async (url) => {
-      using backend = await backendThat(ok);
-      using proxy = proxyTo(url.replace("PORT", String(backend.port)));
-      for (const target of [
-        "/3/api?t=caps",
-        "/prowlarr/3/api?t=caps",
-        "/prowlarr/3/download?link=x",
-        "/api/v1/indexer",
-      ])
-        await ask(proxy.port, `GET ${target}`);
-      expect(backend.requests.map(({ target }) => target)).toEqual([
-        "/prowlarr/3/api?t=caps",
-        "/prowlarr/3/api?t=caps",
-        "/prowlarr/3/download?link=x",
-        "/prowlarr/api/v1/indexer",
-      ]);
-      for (const target of [
-        "/prowlarr/initialize.json",
-        "/prowlarr/prowlarr/3/api",
-        "/prowlarr/",
-        "/prowlarr",
-        "/prowlarr3/api",
-      ])
-        expect(await ask(proxy.port, `GET ${target}`)).toMatchObject({ status: 404 });
-      expect(backend.requests).toHaveLength(4);
-      expect((await ask(proxy.port, "GET /prowlarr/health")).status).toBe(200);
-    },
-  );
-
-  test("logs in with the credentials of BACKEND_URL, unless the client has its own", async () => {
-    using backend = await backendThat(ok);
-    using proxy = proxyTo(backend.url.replace("//", "//user:p%40ss@"));
-    await ask(proxy.port, "GET /3/api");
-    await ask(proxy.port, "GET /3/api", ["Authorization: Bearer CLIENTKEY"]);
-    expect(backend.requests[0]!.header("Authorization")).toBe(`Basic ${btoa("user:p@ss")}`);
-    expect(backend.requests[1]!.header("Authorization")).toBe("Bearer CLIENTKEY");
-  });
-
-  test("does not go by way of HTTP_PROXY", async () => {
-    using backend = await backendThat(() => answer("200 OK", [XML], FRENCH_FEED));
-    using other = await backendThat(ok);
-    const env = { HTTP_PROXY: other.url, http_proxy: other.url, ALL_PROXY: other.url, BACKEND_URL: backend.url };
-    using proxy = await runningProxy({ ...env, BACKEND_API_KEY: "KEY" });
-    expect((await ask(proxy.port, "GET /3/api")).text).toBe(TAGGED_FEED);
-    using health = run(["--health"], { ...env, PORT: String(proxy.port) });
-    expect((await health.ended).code).toBe(0);
-    expect(other.requests).toEqual([]);
-  });
-});
-
-describe.concurrent("a path", () => {
-  test.each([
-    "GET /3/api",
-    "GET /0/api?t=caps",
-    "GET /123456/api",
-    "GET /3/download",
-    "GET /3/download?link=x",
-    "GET /api/v1/indexer",
-    "GET /api/v1/indexer/3/schema",
-    "GET /api/v1/release..name/a...b/.config",
-    "OPTIONS /api/v1/indexer",
-    "HEAD /3/download",
-    "GET http://other.example/3/api",
-  ])("gets through: %s", async (start) => {
-    using backend = await backendThat((request) => answer("200 OK", [], request.line.startsWith("HEAD") ? "" : "fine"));
-    using proxy = proxyTo(backend.url);
-    expect((await ask(proxy.port, start)).status).toBe(200);
-    expect(backend.requests).toHaveLength(1);
-  });
-
-  test.each([
-    "/",
-    "/?apikey=KEY",
-    "/initialize.json",
-    "/login",
-    "/3",
-    "/3/",
-    "/3/apix",
-    "/3/API",
-    "/x/api",
-    "/-3/api",
-    "/3/api/",
-    "/3/api/x",
-    "/3/download/",
-    "/3/download/x",
-    "/3%2fapi",
-    "/3/results/api",
-    "/api",
-    "/api/v1",
-    "/api/v1/",
-    "/api/v1?x=1",
-    "/api/v1/?x=1",
-    "/api/v2/x",
-    "/api/v10/x",
-    "/API/v1/x",
-    "/x/api/v1/x",
-    "/healthy",
-    "/health/",
-    "//3/api",
-    "///3/api",
-    "//x/3/api",
-    "/api/v1/../../initialize.json",
-    "/api/v1/./.././../initialize.json",
-    "/api/v1/x/../../../initialize.json",
-    "/api/v1/..",
-    "/3/api/../../initialize.json",
-    "/api/v1/%2e%2e/%2e%2e/initialize.json",
-    "/api/v1/%2E%2E/.%2e/initialize.json",
-    "/api/v1/..%2f..%2finitialize.json",
-    "/api/v1/..%2F..%2Finitialize.json",
-    "/api/v1/%2e%2e%2f%2e%2e%2finitialize.json",
-    "/api/v1/x%2f..%2f..%2f..%2finitialize.json",
-    "/api/v1/x%2f%2e%2e",
-    "/api/v1/x/.%2fy",
-    "/api/v1/..%5c..%5cinitialize.json",
-    "/api/v1/%2e%2e%5C%2e%2e%5Cinitialize.json",
-    "/api/v1/..\\..\\initialize.json",
-    "\\api\\v1\\..\\..\\initialize.json",
-    "/api/v1/%252e%252e/%252e%252e/initialize.json",
-    "/api/v1/%252e%252e%252f%252e%252e%252finitialize.json",
-    "/api/v1/%25252e%25252e%25252finitialize.json",
-    "/api/v1/..%255c..%255cinitialize.json",
-    "http://other.example/initialize.json",
-    "http://other.example/api/v1/../../initialize.json",
-    "http://other.example/api/v1/%2e%2e/%2e%2e/initialize.json",
-    "http://other.example",
-  ])("never reaches the backend: %s", async (target) => {
-    using backend = await backendThat(ok);
-    using proxy = proxyTo(backend.url);
-    const message = await exchange(proxy.port, `GET ${target} HTTP/1.1\r\nHost: proxy.test:8080\r\n\r\n`);
-    // What doesn't begin with a slash is refused by Bun itself, before any code of ours.
-    if (target.startsWith("\\")) expect(message?.status ?? 400).toBeOneOf([400, 404]);
-    else {
-      expect(message!.status).toBe(404);
-      errorSentence(message!);
+  test.each(["/prowlarr", "/prowlarr/"])("gets the URL base of http://nas%s, once", async (urlBase) => {
+    using proxy = await proxyWith(ok, {}, (backend) => urlOf(backend) + urlBase);
+    for (const target of words("/3/api?t=caps /prowlarr/3/api?t=caps /prowlarr/3/download?link=x /api/v1/indexer")) {
+      await proxy.ask(target);
+      expect(proxy.requests.pop()!.url).toBe(`/prowlarr${target.replace("/prowlarr", "")}`);
     }
-    expect(backend.requests).toEqual([]);
+    for (const rest of ["", "/", "3/api", "/initialize.json", "/prowlarr/3/api"])
+      expect((await proxy.ask(`/prowlarr${rest}`)).status).toBe(404);
+    expect(proxy.requests).toEqual([]);
+    expect((await proxy.ask("/prowlarr/health")).status).toBe(200);
   });
 
   test.each([
-    ["no Host, as in HTTP/1.0", "HTTP/1.0\r\n\r\n"],
-    ["an empty Host", "HTTP/1.1\r\nHost:\r\n\r\n"],
-    ["an invalid Host", "HTTP/1.1\r\nHost: a b[\r\n\r\n"],
-    ["a Host that holds a path", "HTTP/1.1\r\nHost: x/api/v1/\r\n\r\n"],
-    ["a Host that holds a query", "HTTP/1.1\r\nHost: x/3/api?\r\n\r\n"],
-  ])("is guarded with %s too", async (_, rest) => {
-    using backend = await backendThat(ok);
-    using proxy = proxyTo(backend.url);
-    for (const target of [
-      "/initialize.json",
-      "/api/v1/../../initialize.json",
-      "/api/v1/%2e%2e/%2e%2e/initialize.json",
-      "/api/v1/..%2f..%2finitialize.json",
-      "/api/v1/..\\..\\initialize.json",
-      "/api/v1/%252e%252e%252f%252e%252e%252finitialize.json",
-      "//[/api/v1/../../initialize.json",
-      "//3/api/../initialize.json",
-      "/",
-    ]) {
-      const message = await exchange(proxy.port, `GET ${target} ${rest}`);
-      expect([target, message!.status]).toEqual([target, message!.status === 400 ? 400 : 404]);
-      if (message!.status === 404) errorSentence(message!);
+    ["a Host", "HTTP/1.1\r\nHost: proxy.test:8080", false],
+    ["no Host, as in HTTP/1.0", "HTTP/1.0", true],
+    ["an empty Host", "HTTP/1.1\r\nHost:", true],
+    ["an invalid Host", "HTTP/1.1\r\nHost: a b[", true],
+    ["a Host that holds a path", "HTTP/1.1\r\nHost: x/api/v1/", true],
+    ["a Host that holds a query", "HTTP/1.1\r\nHost: x/3/api?", true],
+  ])("whose path is no route never reaches the backend, with %s", async (_, rest, mayRefuse) => {
+    using proxy = await proxyWith(ok);
+    const through: string[] = [];
+    for (const target of words(`
+      /  /?apikey=KEY  /initialize.json  /login  /healthy  /health/  //3/api  ///3/api  //x/3/api  /3  /3/  /3/apix
+      /3/API  /x/api  /-3/api  /3/api/  /3/api/x  /3/download/  /3/download/x  /3%2fapi  /3/results/api  /api  /api/v1
+      /api/v1/  /api/v1?x=1  /api/v1/?x=1  /api/v2/x  /api/v10/x  /API/v1/x  /x/api/v1/x
+      /api/v1/..  /api/v1/../../initialize.json  /api/v1/./.././../initialize.json  /api/v1/..\\..\\initialize.json
+      /api/v1/x/../../../initialize.json  /3/api/../../initialize.json  //3/api/../initialize.json
+      /api/v1/%2e%2e/%2e%2e/initialize.json  /api/v1/%2E%2E/.%2e/initialize.json  /api/v1/..%2f..%2finitialize.json
+      /api/v1/..%2F..%2Finitialize.json  /api/v1/%2e%2e%2f%2e%2e%2finitialize.json  /api/v1/x%2f%2e%2e
+      /api/v1/x%2f..%2f..%2f..%2finitialize.json  /api/v1/x/.%2fy  /api/v1/..%5c..%5cinitialize.json
+      /api/v1/%2e%2e%5C%2e%2e%5Cinitialize.json  /api/v1/%252e%252e/%252e%252e/initialize.json
+      /api/v1/%252e%252e%252f%252e%252e%252finitialize.json  /api/v1/%25252e%25252e%25252finitialize.json
+      /api/v1/..%255c..%255cinitialize.json  http://other.example  http://other.example/initialize.json
+      http://other.example/api/v1/../../initialize.json  http://other.example/api/v1/%2e%2e/%2e%2e/initialize.json
+      //[/api/v1/../../initialize.json  \\api\\v1\\..\\..\\initialize.json
+    `)) {
+      const answer = await proxy.exchange(`GET ${target} ${rest}\r\nConnection: close\r\n\r\n`);
+      const isNoRoute = /^HTTP\/1\.1 404 [^]*\r\n\r\n\{"error":"No such route: .*\/<id>\/api.*\."\}$/.test(answer);
+      // Bun itself refuses a path that doesn't begin with a slash.
+      const isRefused = (mayRefuse || /^(?:\/\/\[|\\)/.test(target)) && answer.startsWith("HTTP/1.1 400 ");
+      if (!isNoRoute && !isRefused) through.push(`${target}: ${answer}`);
     }
-    expect(backend.requests).toEqual([]);
-  });
-
-  test("without a Host still gets through, as HTTP/1.0 sends it", async () => {
-    using backend = await backendThat(() => answer("200 OK", [XML], FRENCH_FEED));
-    using proxy = proxyTo(backend.url);
-    expect((await exchange(proxy.port, "GET /3/api?q=%zz HTTP/1.0\r\n\r\n"))!.text).toBe(TAGGED_FEED);
-    expect(backend.requests[0]!.target).toBe("/3/api?q=%zz");
-    expect(backend.requests[0]!.header("X-Forwarded-Host")).toBeUndefined();
-  });
-
-  test("/health is answered by the proxy itself, with the backend down", async () => {
-    using proxy = proxyTo(`http://127.0.0.1:${await freePort()}`);
-    const message = await ask(proxy.port, "GET /health");
-    expect(message).toMatchObject({ status: 200, text: '{"status":"ok"}' });
-    expect(message.header("Content-Type")).toMatch(/^application\/json/);
+    expect([through, proxy.requests]).toEqual([[], []]);
   });
 });
 
 describe.concurrent("an answer", () => {
-  test("loses what speaks of its connection, and nothing else", async () => {
-    const fields = [
-      "Connection: X-Hop, keep-alive",
-      "Keep-Alive: timeout=15",
-      "Proxy-Connection: keep-alive",
-      "Proxy-Authenticate: Basic",
-      "Trailer: X-T",
-      "Upgrade: h2c",
-      "x-hop: 1",
-      "X-Kept: yes",
-      "Cache-Control: max-age=31536000, public",
-      "Content-Disposition: attachment; filename=a.nzb",
-      "Set-Cookie: a=1; Path=/",
-      "Set-Cookie: b=2; Path=/",
-      "Server: Kestrel",
-      "Date: Sat, 21 Nov 2026 10:00:00 GMT",
-    ];
-    using backend = await backendThat(({ target }) =>
-      answer("200 OK", [...fields, XML], target.includes("plain") ? PLAIN_FEED : FRENCH_FEED),
-    );
-    using proxy = proxyTo(backend.url);
-    for (const target of ["/3/download", "/3/api?q=plain", "/3/api"]) {
-      const message = await ask(proxy.port, `GET ${target}`);
-      const gone = ["Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Trailer", "Upgrade", "X-Hop"];
-      expect(gone.filter((name) => message.header(name) !== undefined)).toEqual([]);
-      expect(message.header("Connection") ?? "keep-alive").toBe("keep-alive");
-      expect(message.header("X-Kept")).toBe("yes");
-      expect(message.header("Cache-Control")).toBe("max-age=31536000, public");
-      expect(message.header("Content-Disposition")).toBe("attachment; filename=a.nzb");
-      expect(message.header("Content-Type")).toBe("application/rss+xml");
-      expect(message.header("Set-Cookie")).toBe("a=1; Path=/ | b=2; Path=/");
-      expect(message.header("Server")).toBe("Kestrel");
-      expect(message.header("Date")).toBe("Sat, 21 Nov 2026 10:00:00 GMT");
+  const FEED = "application/rss+xml";
+  const PATIENCE = { ...XML, "retry-after": "3600" };
+  const ERROR = '<error code="900" description="été &amp; x"/>';
+  const MAGNET = "magnet:?xt=urn:btih:C12FE1C06BBA254A9DC9F519B335AA7C1367A88A&dn=Name+of%20it&tr=udp://t:80";
+  type Row = [what: string, paths: string[], status: number, headers: OutgoingHttpHeaders, body?: string | Buffer];
+  test.each<Row>([
+    ["redirects to an indexer", ROUTES, 301, { location: "http://indexer.test/get?passkey=KEY&x={a}|b" }],
+    ["redirects to a magnet link", ROUTES, 302, { location: MAGNET }],
+    ["redirects to the URL base", ROUTES, 307, { location: "/prowlarr/3/api?t=caps" }],
+    ["redirects for good", ROUTES, 308, { location: "http://indexer.test/" }],
+    ["refuses a key", ROUTES, 401, { "www-authenticate": "X" }],
+    ...[400, 404, 410, 429, 500, 503].map((status): Row => [`is a ${status}`, ROUTES, status, PATIENCE, ERROR]),
+    ["is a 204", ROUTES, 204, { etag: '"e"' }],
+    ["is a 304", ROUTES, 304, { etag: '"e"' }],
+    ["has a head alone", ROUTES.map((path) => `HEAD ${path}`), 200, { ...XML, "content-length": "12345", etag: '"e"' }],
+    ["is binary", ["/3/download"], 200, NZB, Buffer.from(Array.from({ length: 99_999 }, (_, n) => n * 7))],
+    ["is a feed, but not 200", ["/3/api"], 201, XML, FRENCH_FEED],
+    ["is a feed, but an error", ["/3/api"], 400, XML, FRENCH_FEED],
+    ["is a feed, but not XML", ["/3/api"], 200, HTML, FRENCH_FEED],
+    ["is a feed, but JSON of XML", ["/3/api"], 200, { "content-type": 'application/json; x="/xml"' }, FRENCH_FEED],
+    ["is a feed, but of a type like XML", ["/3/api"], 200, { "content-type": "application/xmlish" }, FRENCH_FEED],
+    ["is a feed, but has no type", ["/3/api"], 200, {}, FRENCH_FEED],
+    ["is a feed, but no search", ["/3/download", "/api/v1/search"], 200, XML, FRENCH_FEED],
+    ["is compressed, but no search", ["/3/download", "/api/v1/x"], 200, { ...XML, "content-encoding": "gzip" }, PACKED],
+    ["is compressed as nobody knows", ["/3/api"], 200, { ...XML, "content-encoding": "x-foo" }, PACKED],
+    ["is compressed as nobody does now", ["/3/api"], 200, { ...XML, "content-encoding": "compress" }, PACKED],
+    ["is compressed twice", ["/3/api"], 200, { ...XML, "content-encoding": "gzip, br" }, PACKED],
+  ])("that %s comes back as it is", async (_, paths, status, headers, body = "") => {
+    using proxy = await proxyWith(() => ({ status, headers, body }));
+    for (const path of paths) {
+      const answer = await proxy.ask(path);
+      expect([answer.status, answer.headers["content-type"]]).toEqual([status, headers["content-type"] as any]);
+      expect(answer.headers).toMatchObject(headers);
+      expect(answer.bytes.equals(Buffer.from(body))).toBe(true);
     }
+    // No redirect is followed.
+    expect(proxy.requests).toHaveLength(paths.length);
   });
 
-  test("that redirects comes back as it is, and is not followed", async () => {
-    using other = await backendThat(ok);
-    const locations: Record<string, string> = {
-      "301": `${other.url}/get?passkey=INDEXERKEY&x={a}|b`,
-      "302": "magnet:?xt=urn:btih:C12FE1C06BBA254A9DC9F519B335AA7C1367A88A&dn=Name+of%20it&tr=udp://t:80",
-      "307": "/prowlarr/3/api?t=caps",
-      "308": `${other.url}/`,
-    };
-    using backend = await backendThat(({ target }) => {
-      const status = target.slice(-3);
-      return answer(`${status} Moved`, [`Location: ${locations[status]}`]);
-    });
-    using proxy = proxyTo(backend.url);
-    for (const [status, location] of Object.entries(locations))
-      for (const route of ["/3/download", "/3/api", "/api/v1/x"]) {
-        const message = await ask(proxy.port, `GET ${route}?${status}`);
-        expect([message.status, message.header("Location")]).toEqual([Number(status), location]);
-      }
-    expect(other.requests).toEqual([]);
-    expect(backend.requests).toHaveLength(12);
-  });
-
-  test("stays compressed as it is on a download, and on a search without French", async () => {
-    const packed = zlib.gzipSync(PLAIN_FEED.repeat(1));
-    using backend = await backendThat(() => answer("200 OK", [XML, "Content-Encoding: gzip"], packed));
-    using proxy = proxyTo(backend.url);
-    for (const target of ["/3/download", "/3/api", "/api/v1/x"]) {
-      const message = await ask(proxy.port, `GET ${target}`, ["Accept-Encoding: gzip"]);
-      expect(message.header("Content-Encoding")).toBe("gzip");
-      expect(message.body.equals(packed)).toBe(true);
-    }
+  test("to HEAD has no length where the backend tells none", async () => {
+    const headers = { ...NZB, "transfer-encoding": "chunked" };
+    using proxy = await proxyWith((_, response) => void response.writeHead(200, headers).end());
+    expect((await proxy.ask("HEAD /3/download")).headers).not.toHaveProperty("content-length");
   });
 
   test.each([
-    ["gzip", zlib.gzipSync],
-    ["x-gzip", zlib.gzipSync],
-    ["deflate", zlib.deflateSync],
-    ["br", zlib.brotliCompressSync],
-    ["zstd", zlib.zstdCompressSync],
-  ] as const)("with French titles is tagged, and arrives without its compression: %s", async (encoding, pack) => {
-    using backend = await backendThat(() =>
-      answer("200 OK", [XML, `Content-Encoding: ${encoding}`], pack(FRENCH_FEED)),
-    );
-    using proxy = proxyTo(backend.url);
-    const message = await ask(proxy.port, "GET /3/api", ["Accept-Encoding: gzip"]);
-    expect(message.header("Content-Encoding")).toBeUndefined();
-    expect(message.text).toBe(TAGGED_FEED);
-  });
-
-  test("that can't be uncompressed arrives as it came", async () => {
-    const broken: Record<string, Buffer> = {
-      gzip: zlib.gzipSync(FRENCH_FEED).subarray(0, -12),
-      br: zlib.gzipSync(FRENCH_FEED),
-      deflate: zlib.deflateRawSync(FRENCH_FEED),
-      compress: zlib.gzipSync(FRENCH_FEED),
-      "gzip, br": zlib.gzipSync(FRENCH_FEED),
-    };
-    using backend = await backendThat(({ target }) => {
-      const encoding = decodeURIComponent(target.split("?")[1]!);
-      return answer("200 OK", [XML, `Content-Encoding: ${encoding}`], broken[encoding]);
+    [FEED, "gzip", zlib.gzipSync],
+    [`${FEED}; charset=utf-8`, "x-gzip", zlib.gzipSync],
+    ["text/xml", "GZIP", zlib.gzipSync],
+    ["application/xml;charset=UTF-8", "deflate", zlib.deflateSync],
+    ["Application/RSS+XML", "br", zlib.brotliCompressSync],
+    [FEED, "zstd", zlib.zstdCompressSync],
+  ] as const)("of type %s is tagged, in chunks and from %s", async (type, encoding, pack) => {
+    using proxy = await proxyWith(async ({ url }, response) => {
+      const feed = url.includes("french") ? FRENCH_FEED : PLAIN_FEED;
+      const headers = { "content-type": type, "content-encoding": encoding };
+      if (url.includes("packed")) return { headers, body: pack(feed) };
+      response.writeHead(200, { "content-type": type });
+      for (const piece of feed.match(/[^]{1,37}/g)!) response.write(piece) && (await Bun.sleep(1));
+      response.end();
     });
-    using proxy = proxyTo(backend.url);
-    for (const [encoding, bytes] of Object.entries(broken)) {
-      const message = await ask(proxy.port, `GET /3/api?${encodeURIComponent(encoding)}`);
-      expect(message.header("Content-Encoding")).toBe(encoding);
-      expect(message.body.equals(bytes)).toBe(true);
+    const feeds = { "french,packed": TAGGED_FEED, french: TAGGED_FEED, packed: PLAIN_FEED, neither: PLAIN_FEED };
+    for (const [query, feed] of Object.entries(feeds)) {
+      const { headers, text } = await proxy.ask(`/3/api?q=${query}`, { "accept-encoding": "gzip" });
+      expect([headers["content-type"], headers["content-encoding"], text]).toEqual([type, undefined, feed]);
+      expect(headers["content-length"] ?? String(feed.length)).toBe(String(feed.length));
     }
   });
 
-  test.each([
-    "application/rss+xml",
-    "application/rss+xml; charset=utf-8",
-    "text/xml",
-    "application/xml;charset=UTF-8",
-    "Application/RSS+XML",
-  ])("of type %s is a feed: it is tagged, and has its new length", async (type) => {
-    using backend = await backendThat(() => answer("200 OK", [`Content-Type: ${type}`], FRENCH_FEED));
-    using proxy = proxyTo(backend.url);
-    const message = await ask(proxy.port, "GET /3/api");
-    expect(message.text).toBe(TAGGED_FEED);
-    expect(message.header("Content-Type")).toBe(type);
-    expect(message.header("Content-Length") ?? String(TAGGED_FEED.length)).toBe(String(TAGGED_FEED.length));
-  });
-
-  test("in chunks is tagged, wherever they are cut", async () => {
-    using backend = await backendThat(async (_, socket) => {
-      socket.write(`HTTP/1.1 200 OK\r\n${XML}\r\nTransfer-Encoding: chunked\r\n\r\n`);
-      for (let at = 0; at < FRENCH_FEED.length; at += 37) {
-        socket.write(chunk(FRENCH_FEED.slice(at, at + 37)));
-        await Bun.sleep(1);
-      }
-      return LAST_CHUNK;
-    });
-    using proxy = proxyTo(backend.url);
-    expect((await ask(proxy.port, "GET /3/api")).text).toBe(TAGGED_FEED);
-  });
-
-  test.each([
-    ["is not 200", "/3/api", "201 Created", "application/rss+xml"],
-    ["is an error", "/3/api", "400 Bad Request", "application/rss+xml"],
-    ["is not XML", "/3/api", "200 OK", "text/html"],
-    ["is JSON of XML", "/3/api", "200 OK", 'application/json; x="/xml"'],
-    ["only has xml in its type's name", "/3/api", "200 OK", "application/xmlish"],
-    ["has no type", "/3/api", "200 OK", ""],
-    ["is a download", "/3/download", "200 OK", "application/rss+xml"],
-    ["is the backend's own API's", "/api/v1/search", "200 OK", "application/rss+xml"],
-  ])("that %s is not rewritten, even if it holds a French feed", async (_, route, status, type) => {
-    using backend = await backendThat(() => answer(status, type ? [`Content-Type: ${type}`] : [], FRENCH_FEED));
-    using proxy = proxyTo(backend.url);
-    const message = await ask(proxy.port, `GET ${route}`);
-    expect([message.text, message.status]).toEqual([FRENCH_FEED, parseInt(status)]);
-    expect(message.header("Content-Type")).toBe(type || undefined);
-  });
-
-  test("to HEAD has the backend's Content-Length and no body", async () => {
-    using backend = await backendThat(() => `HTTP/1.1 200 OK\r\n${XML}\r\nContent-Length: 12345\r\nETag: "e"\r\n\r\n`);
-    using proxy = proxyTo(backend.url);
-    for (const target of ["/3/download", "/3/api", "/api/v1/x"]) {
-      const message = await ask(proxy.port, `HEAD ${target}`);
-      expect([message.status, message.header("Content-Length"), message.header("ETag")]).toEqual([200, "12345", '"e"']);
+  test("to a search can be read though it is compressed and no feed", async () => {
+    for (const [status, type] of [[400, FEED] as const, [200, "text/html"] as const]) {
+      const headers = { "content-type": type, "content-encoding": "gzip" };
+      using proxy = await proxyWith(() => ({ status, headers, body: PACKED }));
+      const answer = await proxy.ask("/3/api");
+      const plain = answer.headers["content-encoding"] ? zlib.gunzipSync(answer.bytes) : answer.bytes;
+      expect([answer.status, plain.toString()]).toEqual([status, FRENCH_FEED]);
     }
-    expect(backend.requests[0]!.line).toBe("HEAD /3/download HTTP/1.1");
-  });
-
-  test("to HEAD says nothing of a length where the backend doesn't", async () => {
-    using backend = await backendThat(() => `HTTP/1.1 200 OK\r\n${NZB}\r\nTransfer-Encoding: chunked\r\n\r\n`);
-    using proxy = proxyTo(backend.url);
-    const message = await ask(proxy.port, "HEAD /3/download");
-    expect([message.status, message.header("Content-Length")]).toEqual([200, undefined]);
-  });
-
-  test("204 and 304 pass without a body", async () => {
-    using backend = await backendThat(({ target }) => `HTTP/1.1 ${target.slice(-3)} X\r\nETag: "e"\r\n\r\n`);
-    using proxy = proxyTo(backend.url);
-    for (const status of [204, 304])
-      for (const route of ["/3/api", "/3/download", "/api/v1/x"]) {
-        const message = await ask(proxy.port, `GET ${route}?${status}`);
-        expect([message.status, message.header("ETag"), message.header("Content-Type")]).toEqual([
-          status,
-          '"e"',
-          undefined,
-        ]);
-      }
-  });
-
-  test("of an error passes as the backend gave it", async () => {
-    const document = '<?xml version="1.0"?><error code="900" description="été &amp; x"/>';
-    using backend = await backendThat(({ target }) => {
-      const status = target.slice(-3);
-      if (status === "401") return "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nWWW-Authenticate: X\r\n\r\n";
-      return answer(`${status} X`, [XML, "Retry-After: 3600"], document);
-    });
-    using proxy = proxyTo(backend.url);
-    for (const route of ["/3/api", "/3/download", "/api/v1/x"]) {
-      for (const status of [400, 404, 410, 429, 500, 503]) {
-        const message = await ask(proxy.port, `GET ${route}?${status}`);
-        expect([message.status, message.text, message.header("Retry-After")]).toEqual([status, document, "3600"]);
-      }
-      const message = await ask(proxy.port, `GET ${route}?401`);
-      expect([message.status, message.text, message.header("Content-Type")]).toEqual([401, "", undefined]);
-      expect(message.header("WWW-Authenticate")).toBe("X");
-    }
-  });
-
-  test("to a download is handed on as it comes, never kept back", async () => {
-    let send: ((bytes: Uint8Array | string) => void) | undefined;
-    using backend = await backendThat((_, socket) => {
-      send = (bytes) => void socket.write(bytes);
-      return `HTTP/1.1 200 OK\r\n${NZB}\r\nTransfer-Encoding: chunked\r\n\r\n`;
-    });
-    using proxy = proxyTo(backend.url);
-    using client = await clientThatSends(proxy.port, "GET /3/download HTTP/1.1\r\nHost: x\r\n\r\n");
-    await until(() => send);
-    send!(chunk("first"));
-    await until(() => client.received.includes("first"));
-    send!(chunk("second"));
-    await until(() => client.received.includes("second"));
-    send!(LAST_CHUNK);
-    await until(() => client.received.endsWith(LAST_CHUNK));
-  });
-
-  test("of binary bytes arrives the same", async () => {
-    const bytes = Buffer.from(Array.from({ length: 100_000 }, (_, n) => (n * 7919) >> 3));
-    using backend = await backendThat(() => answer("200 OK", [NZB], bytes));
-    using proxy = proxyTo(backend.url);
-    expect((await ask(proxy.port, "GET /3/download")).body.equals(bytes)).toBe(true);
   });
 });
 
 // ─── Faults ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-describe.concurrent("a slow backend", () => {
+/** Each route answers with this error of the proxy's own, and nothing in it or in the log is secret. */
+async function expectError(proxy: ReturnType<typeof proxyTo>, status: number, sentence: RegExp): Promise<void> {
+  const seen: unknown[] = [proxy.logged];
+  for (const start of ["/3/api", "/3/download", "GET /api/v1/x", "POST /api/v1/x"]) {
+    const answer = await proxy.ask(`${start}?apikey=SECRETKEY&link=LINK`, { "x-api-key": "SECRETKEY" });
+    expect(answer.status).toBe(status);
+    expect(sentenceIn(answer, start === "/3/api" ? "rss+xml" : "json")).toMatch(sentence);
+    if (start === "/3/api") expect(answer.text).not.toMatch(/&(?!amp;|quot;|apos;|lt;|gt;)/);
+    expect(answer.text).toContain("http://127.0.0.1:");
+    seen.push(answer.text);
+  }
+  expect(JSON.stringify(seen)).not.toMatch(/hunter2|user|SECRETKEY|PROXYKEY|LINK|Show|\.ts\b|node:|Error:|at \//);
+}
+
+describe.concurrent("a backend", () => {
   test("may take 14 seconds for a search", async () => {
-    using backend = await backendThat(async () => {
-      await Bun.sleep(14_000);
-      return answer("200 OK", [XML], FRENCH_FEED);
-    });
-    using proxy = proxyTo(backend.url);
-    expect((await ask(proxy.port, "GET /3/api")).text).toBe(TAGGED_FEED);
-    expect(backend.requests).toHaveLength(1);
+    using proxy = await proxyWith(() => Bun.sleep(14_000).then(frenchFeed));
+    expect((await proxy.ask("/3/api")).text).toBe(TAGGED_FEED);
+    expect(proxy.requests).toHaveLength(1);
   });
 
-  test("is given up after BACKEND_TIMEOUT: an error document where a client searches, else JSON", async () => {
-    using backend = await backendThat((_, socket) => void socket.write("HTTP/1.1 200 OK\r\nConte"));
-    using proxy = proxyTo(backend.url, { BACKEND_TIMEOUT: "1" });
+  test("that doesn't answer within BACKEND_TIMEOUT is given up with a 504", async () => {
+    const silent = rawBackend("HTTP/1.1 200 OK\r\nConte", "stays");
+    using proxy = await proxyWith(silent, { BACKEND_TIMEOUT: "1" }, secretUrlOf);
     const started = performance.now();
-    const [search, call, download] = await Promise.all([
-      ask(proxy.port, "GET /3/api?apikey=SECRET"),
-      ask(proxy.port, "GET /api/v1/indexer"),
-      ask(proxy.port, "GET /3/download"),
-    ]);
-    expect(performance.now() - started).toBeWithin(900, 2500);
-    expect([search.status, call.status, download.status]).toEqual([504, 504, 504]);
-    expect(errorDocument(search)).toContain("1 s");
-    expect(errorSentence(call)).toContain("BACKEND_TIMEOUT");
-    errorSentence(download);
-    await until(() => backend.sockets.every((socket) => socket.destroyed), 1000);
+    await expectError(proxy, 504, /\b1 s\b.*BACKEND_TIMEOUT/);
+    expect(performance.now() - started).toBeGreaterThan(900);
+    await until(() => proxy.backend.sockets.every((socket) => socket.destroyed));
   });
 
-  test("is waited for without end once its answer has begun", async () => {
-    using backend = await backendThat(async ({ target }, socket) => {
-      const body = target === "/3/api" ? FRENCH_FEED : "slow";
-      socket.write(`HTTP/1.1 200 OK\r\n${XML}\r\nContent-Length: ${body.length}\r\n\r\n${body.slice(0, 2)}`);
-      await Bun.sleep(1600);
-      return body.slice(2);
-    });
-    using proxy = proxyTo(backend.url, { BACKEND_TIMEOUT: "1" });
-    const [search, download] = await Promise.all([ask(proxy.port, "GET /3/api"), ask(proxy.port, "GET /3/download")]);
-    expect([search.text, download.text, download.whole]).toEqual([TAGGED_FEED, "slow", true]);
+  test("that has begun its answer is waited for without end", async () => {
+    const reply: Replies = (_, response) => {
+      response.writeHead(200, { ...XML, "content-length": FRENCH_FEED.length }).write(FRENCH_FEED.slice(0, 2));
+      setTimeout(() => response.end(FRENCH_FEED.slice(2)), 1600);
+    };
+    using proxy = await proxyWith(reply, { BACKEND_TIMEOUT: "1" });
+    const [search, download] = await Promise.all([proxy.ask("/3/api"), proxy.ask("/3/download")]);
+    expect([search.text, download.text]).toEqual([TAGGED_FEED, FRENCH_FEED]);
   });
-});
 
-describe.concurrent("a backend that fails", () => {
-  test("by not being there is a 502 that says so, until it comes back", async () => {
+  test("that is away is a 502 that says so, until it comes back; /health is well all the time", async () => {
     const port = await freePort();
-    using proxy = proxyTo(`http://127.0.0.1:${port}`);
-    const search = await ask(proxy.port, "GET /3/api");
-    const download = await ask(proxy.port, "GET /3/download");
-    expect([search.status, download.status]).toEqual([502, 502]);
-    expect(errorDocument(search)).toContain(`http://127.0.0.1:${port} can't be reached`);
-    expect(errorSentence(download)).toContain(`http://127.0.0.1:${port} can't be reached`);
-    using _backend = await backendThat(() => answer("200 OK", [XML], FRENCH_FEED), port);
-    expect(await ask(proxy.port, "GET /3/api")).toMatchObject({ status: 200, text: TAGGED_FEED });
+    using proxy = proxyTo(secretUrlOf({ port }), { BACKEND_API_KEY: "PROXYKEY" });
+    await expectError(proxy, 502, new RegExp(`http://127.0.0.1:${port}/it's&co can't be reached`));
+    const headers = { "content-type": expect.stringMatching(/^application\/json/) };
+    expect(await proxy.ask("/health")).toMatchObject({ status: 200, text: '{"status":"ok"}', headers });
+    using _backend = await backendThat(frenchFeed, port);
+    expect(await proxy.ask("/3/api")).toMatchObject({ status: 200, text: TAGGED_FEED });
   });
 
+  const OK = "HTTP/1.1 200 OK\r\nContent-Type: application/rss+xml\r\n";
+  const HALF = `${OK}Content-Length: 99999\r\n\r\n${FRENCH_FEED}`;
+  const CHUNKED = `${OK}Transfer-Encoding: chunked\r\n\r\n`;
+  const packed = (encoding: string, body: Buffer) =>
+    `${OK}Content-Encoding: ${encoding}\r\nContent-Length: ${body.length}\r\n\r\n${body.toString("latin1")}`;
+  const NO_LAST_CHUNK = `${CHUNKED}${FRENCH_FEED.length.toString(16)}\r\n${FRENCH_FEED}\r\n`;
   test.each([
-    [
-      "a Content-Length that is not reached",
-      `HTTP/1.1 200 OK\r\n${XML}\r\nContent-Length: 99999\r\n\r\n${FRENCH_FEED}`,
-    ],
-    ["no last chunk", `HTTP/1.1 200 OK\r\n${XML}\r\nTransfer-Encoding: chunked\r\n\r\n${chunk(FRENCH_FEED)}`],
-    ["half a chunk", `HTTP/1.1 200 OK\r\n${XML}\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\n${FRENCH_FEED}`],
-    ["a wrong chunk", `HTTP/1.1 200 OK\r\n${XML}\r\nTransfer-Encoding: chunked\r\n\r\n${chunk(FRENCH_FEED)}zz\r\n`],
-    ["half a head", `HTTP/1.1 200 OK\r\n${XML}`],
+    ["a Content-Length that is not reached", HALF],
+    ["no last chunk", NO_LAST_CHUNK],
+    ["half a chunk", `${CHUNKED}fff\r\n${FRENCH_FEED}`],
+    ["a wrong chunk", `${NO_LAST_CHUNK}zz\r\n`],
+    ["half a head", OK],
     ["nothing", ""],
-  ])("by breaking off a feed with %s is a 502, never half a feed", async (_, bytes) => {
-    using backend = await backendThat((_, socket) => void socket.end(bytes));
-    using proxy = proxyTo(backend.url);
-    const search = await ask(proxy.port, "GET /3/api?apikey=SECRETKEY");
-    expect(search.status).toBe(502);
-    expect(errorDocument(search)).toContain("broke off");
-    expect(search.text).not.toContain("Show");
-    expect(JSON.stringify([search, proxy.logged])).not.toMatch(/SECRETKEY|at \//);
+    ["half of its gzip", packed("gzip", PACKED.subarray(0, -12))],
+    ["half of its zstd", packed("zstd", zlib.zstdCompressSync(FRENCH_FEED).subarray(0, -3))],
+    ["gzip that is called br", packed("br", PACKED)],
+    ["a plain text that is called deflate", packed("deflate", Buffer.from(FRENCH_FEED))],
+    ["garbage", "garbage\r\n\r\n"],
+    ["binary garbage", "\0\x01\x02\x03\r\n\r\n"],
+    ["another protocol", "SSH-2.0-OpenSSH_9.6\r\n"],
+    ["a status that is no number", "HTTP/1.1 abc OK\r\n\r\n"],
+  ])("whose feed is broken by %s is a 502, never half a feed", async (_, bytes) => {
+    using proxy = await proxyWith(rawBackend(bytes), { BACKEND_API_KEY: "PROXYKEY" }, secretUrlOf);
+    const search = await proxy.ask("/3/api?apikey=SECRETKEY");
+    expect([search.status, search.headers["content-encoding"]]).toEqual([502, undefined]);
+    expect(sentenceIn(search, "rss+xml")).toMatch(bytes.includes("Content-Encoding") ? /./ : /broke off/);
+    expect(JSON.stringify([search, proxy.logged])).not.toMatch(/Show|SECRETKEY|hunter2|at \//);
+    if (!bytes.startsWith(OK)) await expectError(proxy, 502, /no HTTP/);
   });
 
   test.each([
-    ["Content-Length: 99999", "x".repeat(1000), "end"],
-    ["Content-Length: 99999", "x".repeat(1000), "resetAndDestroy"],
-    ["Transfer-Encoding: chunked", chunk("x".repeat(1000)).toString(), "end"],
-    ["Transfer-Encoding: chunked", `${chunk("x".repeat(1000))}fff\r\nx`, "end"],
-  ] as const)(
-    "by breaking off a download with %s breaks the client's too, and is one warning",
-    async (field, body, end) => {
-      using backend = await backendThat((_, socket) => {
-        socket.write(`HTTP/1.1 200 OK\r\n${NZB}\r\n${field}\r\n\r\n`);
-        socket.write(body);
-        setTimeout(() => socket[end](), 50);
-      });
-      using proxy = proxyTo(backend.url);
-      const download = await exchange(
-        proxy.port,
-        "GET /3/download?apikey=SECRETKEY&link=LINK HTTP/1.1\r\nHost: x\r\n\r\n",
-      );
-      expect(download?.whole ?? false).toBe(false);
-      await until(() => proxy.logged.warn.length > 0);
-      await Bun.sleep(50);
-      expect(proxy.logged.warn).toEqual(["GET /3/download: the backend broke off its answer"]);
-      expect(JSON.stringify(proxy.logged)).not.toMatch(/SECRETKEY|LINK/);
-    },
-  );
+    ["half its Content-Length", HALF, "end"],
+    ["a reset", HALF, "resetAndDestroy"],
+    ["no last chunk", NO_LAST_CHUNK, "end"],
+    ["half a chunk", `${NO_LAST_CHUNK}fff\r\nx`, "end"],
+  ] as const)("that breaks off a download with %s breaks the client's, and is one warning", async (_, bytes, end) => {
+    using proxy = await proxyWith(rawBackend(bytes, "stays"));
+    const download = await proxy.open("/3/download?apikey=SECRETKEY&link=LINK");
+    proxy.backend.sockets[0]![end]();
+    expect(text(download)).rejects.toThrow();
+    await until(() => proxy.logged.warn.length > 0);
+    await Bun.sleep(50);
+    expect(proxy.logged.warn).toEqual(["GET /3/download: the backend broke off its answer"]);
+    expect(JSON.stringify(proxy.logged)).not.toMatch(/SECRETKEY|LINK/);
+  });
 
-  test.each(["garbage\r\n\r\n", "\0\x01\x02\x03\r\n\r\n", "SSH-2.0-OpenSSH_9.6\r\n", "HTTP/1.1 abc OK\r\n\r\n"])(
-    "by answering with no HTTP, %j, is a 502",
-    async (bytes) => {
-      using backend = await backendThat((_, socket) => void socket.end(bytes));
-      using proxy = proxyTo(backend.url);
-      const search = await ask(proxy.port, "GET /3/api");
-      const call = await ask(proxy.port, "POST /api/v1/x", ["Content-Length: 1"], "x");
-      expect([search.status, call.status]).toEqual([502, 502]);
-      expect(errorDocument(search)).toContain("no HTTP");
-      errorSentence(call);
-    },
-  );
-
-  test("by closing a connection that was kept open costs no request, with or without a body", async () => {
+  test("that closes a connection that was kept open costs no request, with or without a body", async () => {
     const used = new Set<Socket>();
-    let refused = 0;
-    using backend = await backendThat((_, socket) => {
-      if (used.has(socket)) {
-        refused++;
-        return void socket.destroy();
-      }
-      used.add(socket);
-      return ok();
+    using proxy = await proxyWith(({ socket }) => {
+      if (!used.has(socket)) return used.add(socket) && ok();
+      socket.destroy();
     });
-    using proxy = proxyTo(backend.url);
     for (let round = 0; round < 3; round++) {
-      expect((await ask(proxy.port, "GET /3/api")).status).toBe(200);
-      expect((await ask(proxy.port, "POST /api/v1/x", ["Content-Length: 4"], "body")).status).toBe(200);
-      expect(
-        (await ask(proxy.port, "PUT /api/v1/x", ["Transfer-Encoding: chunked"], `${chunk("body")}${LAST_CHUNK}`))
-          .status,
-      ).toBe(200);
-      expect((await ask(proxy.port, "DELETE /api/v1/x")).status).toBe(200);
+      for (const start of ["/3/api", "DELETE /api/v1/x"]) expect((await proxy.ask(start)).status).toBe(200);
+      expect((await proxy.ask("POST /api/v1/x", {}, "body")).status).toBe(200);
+      expect((await proxy.ask("PUT /api/v1/x", { "transfer-encoding": "chunked" }, "bo", "dy")).status).toBe(200);
     }
-    expect(refused).toBeGreaterThan(0);
-    expect(backend.requests.filter(({ line }) => line.startsWith("POST"))).toHaveLength(3);
+    expect(proxy.requests.length).toBeGreaterThan(12);
+    expect(proxy.requests.filter(({ method }) => method === "POST")).toHaveLength(3);
   });
 
-  test("keeps its password, its stack and the client's key out of every error", async () => {
-    const port = await freePort();
-    using gone = proxyTo(`http://user:hunter2@127.0.0.1:${port}/it's&co`, { BACKEND_API_KEY: "PROXYKEY" });
-    using backend = await backendThat((_, socket) => void socket.end("garbage\r\n\r\n"));
-    using broken = proxyTo(backend.url.replace("//", "//user:hunter2@"), { BACKEND_API_KEY: "PROXYKEY" });
-    for (const { port, logged } of [gone, broken]) {
-      const search = await ask(port, "GET /3/api?apikey=SECRETKEY&t=search");
-      expect(errorDocument(search)).toContain("http://127.0.0.1:");
-      expect(search.text).not.toMatch(/&(?!amp;|quot;|apos;|lt;|gt;)/);
-      const others = await Promise.all(
-        ["/3/download?apikey=SECRETKEY&link=LINK", "/api/v1/x?apikey=SECRETKEY", "/nowhere?apikey=SECRETKEY"].map(
-          (target) => ask(port, `GET ${target}`, ["X-Api-Key: SECRETKEY"]),
-        ),
-      );
-      for (const message of others) errorSentence(message);
-      expect(JSON.stringify([search.text, others.map(({ text }) => text), logged])).not.toMatch(
-        /hunter2|user|SECRETKEY|PROXYKEY|LINK|\.ts\b|node:|Error:/,
-      );
-    }
-  });
-});
-
-describe.concurrent("a client that leaves", () => {
-  test.each(["/3/api", "/3/download", "/api/v1/x"])(
-    "while it waits for %s frees the backend within a second",
-    async (target) => {
-      using backend = await backendThat(() => {});
-      using proxy = proxyTo(backend.url);
-      using client = await clientThatSends(proxy.port, `GET ${target} HTTP/1.1\r\nHost: x\r\n\r\n`);
-      await until(() => backend.requests.length === 1);
-      client.socket.destroy();
-      await until(() => backend.sockets[0]!.destroyed, 5000);
-      await Bun.sleep(50);
-      expect(proxy.logged.warn).toEqual([]);
-    },
-  );
-
-  test.each(["/3/api", "/3/download"])("in the middle of %s frees the backend within a second", async (target) => {
-    using backend = await backendThat((_, socket) => {
-      socket.write(`HTTP/1.1 200 OK\r\n${XML}\r\nTransfer-Encoding: chunked\r\n\r\n`);
-      const timer = setInterval(() => socket.write(chunk("x".repeat(1000))), 20);
-      socket.on("close", () => clearInterval(timer));
+  const HALF_A_POST = "POST /api/v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf";
+  test.each([
+    ...ROUTES.map((path) => [`waits for ${path}`, get(path)] as const),
+    ["still sends its own body", HALF_A_POST],
+    ["reads a search", get("/3/api?flowing")],
+    ["reads a download", get("/3/download?flowing")],
+  ])("is freed when a client leaves that %s, without a warning", async (_, bytes) => {
+    const isFlowing = bytes.includes("flowing");
+    let steps = 0;
+    const server = http.createServer((_, response) => {
+      if (!isFlowing) return void (steps = 99);
+      response.writeHead(200, XML);
+      const timer = setInterval(() => ++steps && response.write("x".repeat(1000)), 20);
+      response.on("close", () => clearInterval(timer));
     });
-    using proxy = proxyTo(backend.url);
-    using client = await clientThatSends(proxy.port, `GET ${target} HTTP/1.1\r\nHost: x\r\n\r\n`);
-    await until(() => backend.requests.length === 1);
-    if (target === "/3/download") await until(() => client.received.includes("xxx"));
-    else await Bun.sleep(100);
+    using proxy = await proxyWith(listening(server));
+    using client = await proxy.write(bytes);
+    await until(() => steps > 5 && (!bytes.includes("download?flowing") || client.received));
     client.socket.destroy();
-    await until(() => backend.sockets[0]!.destroyed, 5000);
+    await until(() => proxy.backend.sockets[0]!.destroyed && proxy.logged.info.length > 0);
+    if (!isFlowing) expect(proxy.logged.info).toEqual([expect.stringContaining("the client left")]);
     await Bun.sleep(50);
     expect(proxy.logged.warn).toEqual([]);
   });
 
-  test("while it still sends its own body frees the backend too", async () => {
-    using backend = await backendThat(() => {});
-    using proxy = proxyTo(backend.url);
-    using client = await clientThatSends(
-      proxy.port,
-      "POST /api/v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\nhalf",
-    );
-    await until(() => backend.sockets.length === 1);
-    client.socket.destroy();
-    await until(() => backend.sockets[0]!.destroyed, 5000);
-    expect(proxy.logged.warn).toEqual([]);
-  });
-});
-
-describe.concurrent("a feed of more than 64 MiB", () => {
-  const expectTooLarge = async (proxy: { port: number }, backend: Backend) => {
-    const search = await ask(proxy.port, "GET /3/api?apikey=SECRETKEY");
+  const spaces = Buffer.alloc(32 * 1024 * 1024 + 1, " ");
+  test.each([
+    ["by its Content-Length", { "content-length": spaces.length }, spaces.subarray(0, 100_000), "stays"],
+    // An answer that is complete would leave its connection open, and rightly, for the next request.
+    ["without a Content-Length", {}, spaces, "stays"],
+    ["though it is packed with gzip", { "content-encoding": "gzip" }, zlib.gzipSync(spaces), "ends"],
+    ["though it is packed with zstd", { "content-encoding": "zstd" }, zlib.zstdCompressSync(spaces), "ends"],
+  ])("whose feed is larger than 32 MiB is a 502: told %s", async (_, headers: OutgoingHttpHeaders, body, last) => {
+    using proxy = await proxyWith((_, response) => {
+      response.writeHead(200, { ...XML, ...headers }).write(body);
+      if (last === "ends") response.end();
+    });
+    const search = await proxy.ask("/3/api?apikey=SECRETKEY");
     expect(search.status).toBe(502);
-    expect(errorDocument(search)).toContain("64 MiB");
+    expect(sentenceIn(search, "rss+xml")).toContain("32 MiB");
     // Its backend isn't left with an answer that nobody reads.
-    await until(() => backend.sockets[0]!.destroyed, 5000);
-  };
-
-  test("is a 502, told by its Content-Length before it is read", async () => {
-    using backend = await backendThat((_, socket) => {
-      socket.write(`HTTP/1.1 200 OK\r\n${XML}\r\nContent-Length: ${64 * 1024 * 1024 + 1}\r\n\r\n`);
-      socket.write("x".repeat(100_000));
-    });
-    using proxy = proxyTo(backend.url);
-    await expectTooLarge(proxy, backend);
-  });
-
-  test("is a 502 without a Content-Length too", async () => {
-    using backend = await backendThat((_, socket) => {
-      socket.write(`HTTP/1.1 200 OK\r\n${XML}\r\nTransfer-Encoding: chunked\r\n\r\n`);
-      // Without end: an answer that is complete would leave its connection open, and rightly, for the next request.
-      const mebibyte = chunk(Buffer.alloc(1024 * 1024, " "));
-      const more = () => {
-        while (!socket.destroyed && socket.write(mebibyte));
-      };
-      socket.on("drain", more);
-      more();
-    });
-    using proxy = proxyTo(backend.url);
-    await expectTooLarge(proxy, backend);
-  });
-
-  test("is a 502 if it comes packed small", async () => {
-    const spaces = Buffer.alloc(64 * 1024 * 1024 + 1, " ");
-    const bombs: Record<string, Uint8Array> = {
-      gzip: await promisify(zlib.gzip)(spaces),
-      zstd: await promisify(zlib.zstdCompress)(spaces),
-    };
-    using backend = await backendThat(({ target }) => {
-      const encoding = target.split("?")[1]!;
-      return answer("200 OK", [XML, `Content-Encoding: ${encoding}`], bombs[encoding]);
-    });
-    using proxy = proxyTo(backend.url);
-    for (const [encoding, { length }] of Object.entries(bombs)) {
-      expect(length).toBeLessThan(1024 * 1024);
-      const search = await ask(proxy.port, `GET /3/api?${encoding}`);
-      expect(search.status).toBe(502);
-      expect(errorDocument(search)).toContain("64 MiB");
-    }
-  });
-});
-
-describe.concurrent("a signal", () => {
-  test.each(["SIGTERM", "SIGINT"] as const)(
-    "%s finishes what is in flight, takes nothing new and ends with 0",
-    async (signal) => {
-      let isDone = false;
-      using backend = await backendThat(async ({ target }, socket) => {
-        if (target === "/3/api") {
-          await Bun.sleep(700);
-          return answer("200 OK", [XML], FRENCH_FEED);
-        }
-        socket.write(`HTTP/1.1 200 OK\r\n${NZB}\r\nTransfer-Encoding: chunked\r\n\r\n`);
-        for (let n = 0; n < 8; n++) {
-          socket.write(chunk(`part ${n}\n`));
-          await Bun.sleep(100);
-        }
-        isDone = true;
-        return LAST_CHUNK;
-      });
-      using proxy = await runningProxy({ BACKEND_URL: backend.url });
-      using idle = await clientThatSends(proxy.port, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
-      using _half = await clientThatSends(proxy.port, "GET /3/api HTTP/1.1\r\nHos");
-      await until(() => idle.received.includes("ok"));
-      const search = ask(proxy.port, "GET /3/api");
-      const download = ask(proxy.port, "GET /3/download");
-      await until(() => backend.requests.length === 2);
-
-      proxy.child.kill(signal);
-      await Bun.sleep(200);
-      expect(isDone).toBe(false);
-      expect(exchange(proxy.port, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n")).rejects.toThrow();
-      expect((await search).text).toBe(TAGGED_FEED);
-      expect(await download).toMatchObject({
-        whole: true,
-        text: "0 1 2 3 4 5 6 7".replace(/\d ?/g, (n) => `part ${n.trim()}\n`),
-      });
-      await until(() => proxy.child.exitCode !== null);
-      expect(await proxy.ended).toMatchObject({ code: 0, stderr: "" });
-    },
-  );
-
-  test("lets a slow client read its answer to the end", async () => {
-    const large = searchResponse(
-      ...Array.from({ length: 20_000 }, (_, n) => item(`Show.S01E${n}.1080p.WEB-GRP`, "French")),
-    );
-    using backend = await backendThat(({ target }) => answer("200 OK", [target === "/3/api" ? XML : NZB], large));
-    using proxy = await runningProxy({ BACKEND_URL: backend.url });
-    const readSlowly = async (target: string) => {
-      const socket = connect(proxy.port, "127.0.0.1");
-      await once(socket, "connect");
-      socket.pause();
-      socket.write(`GET ${target} HTTP/1.1\r\nHost: x\r\n\r\n`);
-      await Bun.sleep(800);
-      const chunks: Buffer[] = [];
-      socket.on("data", (data: Buffer) => chunks.push(data));
-      socket.on("error", () => {});
-      socket.resume();
-      await once(socket, "close");
-      return readMessage(Buffer.concat(chunks), true);
-    };
-    const answers = Promise.all([readSlowly("/3/api"), readSlowly("/3/download")]);
-    await Bun.sleep(400);
-    proxy.child.kill("SIGTERM");
-    const [search, download] = await answers;
-    expect([search?.whole, search?.text.match(/MULTi\.VFF/g)?.length]).toEqual([true, 20_000]);
-    expect([download?.whole, download?.body.length]).toEqual([true, large.length]);
-    expect((await proxy.ended).code).toBe(0);
-  });
-
-  test.each([
-    ["SIGTERM", "SIGTERM"],
-    ["SIGINT", "SIGINT"],
-    ["SIGTERM", "SIGINT"],
-  ] as const)("%s and a second one, %s, end at once", async (first, second) => {
-    using backend = await backendThat(() => {});
-    using proxy = await runningProxy({ BACKEND_URL: backend.url });
-    using _client = await clientThatSends(proxy.port, "GET /3/api HTTP/1.1\r\nHost: x\r\n\r\n");
-    await until(() => backend.requests.length === 1);
-    proxy.child.kill(first);
-    await Bun.sleep(200);
-    expect([proxy.child.exitCode, proxy.child.signalCode]).toEqual([null, null]);
-    proxy.child.kill(second);
-    await until(() => proxy.child.exitCode !== null || proxy.child.signalCode !== null, 1000);
-    // It ends by itself: as process 1, a container's, no signal would end it.
-    expect(proxy.child.signalCode).toBeNull();
-  });
-});
-
-describe.concurrent("a wrong configuration", () => {
-  const BACKEND_URL = "http://127.0.0.1:9696";
-  test.each([
-    ["BACKEND_URL missing", {}, /^BACKEND_URL must be .*http:\/\//],
-    ["BACKEND_URL empty", { BACKEND_URL: " " }, /^BACKEND_URL must be /],
-    ["BACKEND_URL no URL", { BACKEND_URL: "prowlarr" }, /^BACKEND_URL must be /],
-    ["BACKEND_URL without a scheme", { BACKEND_URL: "nas:9696" }, /^BACKEND_URL must be /],
-    ["BACKEND_URL ftp:", { BACKEND_URL: "ftp://user:hunter2@nas" }, /^BACKEND_URL must be /],
-    ["BACKEND_URL with a query", { BACKEND_URL: `${BACKEND_URL}?apikey=hunter2` }, /^BACKEND_URL must be /],
-    ["PORT 0", { BACKEND_URL, PORT: "0" }, /^PORT must be .*1 to 65535.*"0"/],
-    ["PORT 65536", { BACKEND_URL, PORT: "65536" }, /^PORT must be .*1 to 65535.*"65536"/],
-    ["PORT abc", { BACKEND_URL, PORT: "abc" }, /^PORT must be .*1 to 65535.*"abc"/],
-    ["BACKEND_TIMEOUT 0", { BACKEND_URL, BACKEND_TIMEOUT: "0" }, /^BACKEND_TIMEOUT must be .*seconds.*"0"/],
-    ["BACKEND_TIMEOUT -1", { BACKEND_URL, BACKEND_TIMEOUT: "-1" }, /^BACKEND_TIMEOUT must be .*seconds.*"-1"/],
-    ["BACKEND_TIMEOUT abc", { BACKEND_URL, BACKEND_TIMEOUT: "abc" }, /^BACKEND_TIMEOUT must be .*seconds.*"abc"/],
-    ["LOG_LEVEL loud", { BACKEND_URL, LOG_LEVEL: "loud" }, /^LOG_LEVEL must be debug, info or warn.*"loud"/],
-    ["LOG_LEVEL of two lines", { BACKEND_URL, LOG_LEVEL: "a\nb" }, /^LOG_LEVEL must be debug, info or warn/],
-  ])("is one line that names it and tells what is expected: %s", async (_, env, line) => {
-    using proxy = run([], { PORT: String(await freePort()), ...(env as Record<string, string>) });
-    const { code, stdout, stderr } = await proxy.ended;
-    expect([code, stdout]).toEqual([1, ""]);
-    expect(stderr).toMatch(/^[^\n]+\n$/);
-    expect(stderr).toMatch(line);
-    expect(stderr).not.toContain("hunter2");
-  });
-
-  test("is a port that is taken, too", async () => {
-    using other = proxyTo(BACKEND_URL);
-    using proxy = run([], { BACKEND_URL, PORT: String(other.port) });
-    const { code, stdout, stderr } = await proxy.ended;
-    expect([code, stdout]).toEqual([1, ""]);
-    expect(stderr).toMatch(new RegExp(`^Port ${other.port} is taken: .*PORT[^\\n]*\\n$`));
-  });
-
-  test("is not an empty one: that counts as not set", () => {
-    const empty = { BACKEND_API_KEY: "", PORT: "", BACKEND_TIMEOUT: "", LOG_LEVEL: "" };
-    const { log: _, ...config } = readConfig({ BACKEND_URL, ...empty });
-    expect(config).toEqual({
-      backend: BACKEND_URL,
-      backendName: BACKEND_URL,
-      urlBase: "",
-      apiKey: "",
-      port: 8080,
-      timeout: 120_000,
-    });
+    if (last === "stays") await until(() => proxy.backend.sockets[0]!.destroyed);
   });
 });
 
 // ─── What a person sees ─────────────────────────────────────────────────────────────────────────────────────────────
 
+describe.concurrent("a stranger's request", () => {
+  test("is served whatever Host it names, and its key stays out of the log", async () => {
+    using backend = await backendThat(frenchFeed);
+    using proxy = await runningProxy({ BACKEND_URL: urlOf(backend) });
+    const hosts = words(`nas.1 proxy.2:8080 [fe80::1%eth0]:8080 10.0.0.256 xn--nas nas:99999 a%zz nas:80,nas:80 é`);
+    for (const host of hosts) {
+      const asked = (path: string) =>
+        proxy.exchange(get(path).replace("Host: x", `Host: ${host}\r\nConnection: close`));
+      expect(await asked("/3/api?apikey=SECRETKEY")).toContain("S01E01.MULTi.VFF.1080p");
+      expect(await asked("/api/v1/../../initialize.json?apikey=SECRETKEY")).toStartWith("HTTP/1.1 404");
+    }
+    expect(backend.requests.map(({ url }) => url)).toEqual(hosts.map(() => "/3/api?apikey=SECRETKEY"));
+    expect([proxy.stdout(), proxy.stderr()]).toEqual([expect.not.stringContaining("SECRETKEY"), ""]);
+  });
+
+  test("a fault in the proxy itself is one sentence, which says nothing of the request", async () => {
+    const fault = () => {
+      throw new Error("SECRETKEY");
+    };
+    const log = { debug: fault, info: fault, warn: fault };
+    using server = serve({ ...readConfig({ BACKEND_URL: "http://127.0.0.1:1" }), port: 0, log });
+    const answer = await clientOf(server.port!).ask("/3/api?apikey=SECRETKEY");
+    expect([answer.status, sentenceIn(answer, "json")]).toEqual([500, expect.not.stringContaining("SECRETKEY")]);
+  });
+
+  test("is a 508 at once where BACKEND_URL is the proxy itself, and says so", async () => {
+    const { port, ask } = clientOf(await freePort());
+    using proxy = run([], { BACKEND_URL: urlOf({ port }), BACKEND_API_KEY: "PROXYKEY", PORT: String(port) });
+    await until(() => /can't be listed: BACKEND_URL is the proxy's own address/.test(proxy.stdout()));
+    for (const path of ROUTES) {
+      const answer = await ask(path);
+      const sentence = sentenceIn(answer, path === "/3/api" ? "rss+xml" : "json");
+      expect([answer.status, sentence]).toEqual([508, "BACKEND_URL is the proxy's own address: set it to Prowlarr's."]);
+    }
+  });
+
+  test("that comes from another proxy like this one is served, and a title is tagged once", async () => {
+    using backend = await backendThat(frenchFeed);
+    using proxy = await runningProxy({ BACKEND_URL: urlOf(backend) });
+    using other = proxyTo(urlOf(proxy));
+    expect((await other.ask("/3/api")).text).toBe(TAGGED_FEED);
+  });
+});
+
 describe.concurrent("the log", () => {
-  test("has one line for a search: what was asked, and how many items were tagged", async () => {
-    using backend = await backendThat(() => answer("200 OK", [XML], FRENCH_FEED));
-    using proxy = proxyTo(backend.url);
-    await ask(proxy.port, "GET /3/api?t=tvsearch&cat=5000,5030&apikey=SECRETKEY&q=les+revenants&season=1");
-    expect(proxy.logged.info).toHaveLength(1);
-    expect(proxy.logged.info[0]).toMatch(/^GET \/3\/api tvsearch "les revenants" → 200, 2 items, 1 tagged, \d+ ms$/);
-    expect(proxy.logged.warn).toEqual([]);
-  });
-
-  test("has one line for any other request, without its key and its link", async () => {
-    using backend = await backendThat(({ target }) =>
-      target.startsWith("/3/download")
-        ? answer("301 Moved", ["Location: http://indexer.example/get?passkey=PASSKEY"])
-        : answer("200 OK", [XML], target.includes("caps") ? "<caps/>" : PLAIN_FEED),
-    );
-    using proxy = proxyTo(backend.url);
-    await ask(proxy.port, "GET /3/api?t=caps&apikey=SECRETKEY");
-    await ask(proxy.port, "GET /3/api?t=movie&imdbid=1");
-    await ask(proxy.port, "GET /3/download?apikey=SECRETKEY&link=LINK&file=FILE");
-    await ask(proxy.port, "POST /api/v1/command?apikey=SECRETKEY", ["X-Api-Key: SECRETKEY", "Content-Length: 2"], "{}");
-    await ask(proxy.port, "GET /initialize.json?apikey=SECRETKEY");
-    await ask(proxy.port, "GET /health");
-    expect(proxy.logged.info.map((line) => line.replace(/\d+ ms$/, "N ms"))).toEqual([
-      "GET /3/api caps → 200, 0 items, 0 tagged, N ms",
-      expect.stringMatching(/^GET \/3\/api movie → 200, 1 items?, 0 tagged, N ms$/),
-      "GET /3/download → 301, N ms",
-      "POST /api/v1/command → 200, N ms",
-      expect.stringMatching(/^GET \/initialize\.json → 404: .*, N ms$/),
-    ]);
+  const RESULT = "→ 200, 2 items, 1 tagged, 0 ms";
+  test.each([
+    ["/3/api?t=tvsearch&q=les+revenants&season=1", `GET /3/api tvsearch "les revenants" S01 ${RESULT}`],
+    ["/3/api?t=tvsearch&tvdbid=81189&season=1&ep=2", `GET /3/api tvsearch tvdbid=81189 S01E02 ${RESULT}`],
+    ["/3/api?t=movie&imdbid=tt0111161&extended=1", `GET /3/api movie imdbid=tt0111161 ${RESULT}`],
+    ["/3/api?t=tvsearch&limit=100", `GET /3/api tvsearch latest ${RESULT}`],
+    ["/3/api?t=caps", expect.stringMatching(/^GET \/3\/api caps → 200, .*ms$/)],
+    ["/3/download?file=FILE", "GET /3/download → 301, 0 ms"],
+    ["POST /api/v1/command?x=1", "POST /api/v1/command → 200, 0 ms"],
+    ["/initialize.json?x=1", expect.stringMatching(/^GET \/… → 404: No such route.*, 0 ms$/)],
+    ["/1/api&apikey=SECRETKEY?x=1", expect.stringMatching(/^GET \/1\/… → 404: /)],
+    ["/3/api%3Fapikey=SECRETKEY?x=1", expect.stringMatching(/^GET \/3\/… → 404: /)],
+    ["//SECRETKEY@host/1/api?x=1", expect.stringMatching(/^GET \/.* → 404: /)],
+  ])("has one line for %s", async (start, line) => {
+    using proxy = await proxyWith(({ url }) => {
+      if (url.includes("download")) return { status: 301, headers: { location: "http://indexer.test?k=PASSKEY" } };
+      return url.includes("caps") ? { headers: XML, body: "<caps/>" } : frenchFeed();
+    });
+    await proxy.ask(`${start}&cat=5000,5030&apikey=SECRETKEY&link=LINK`, { "x-api-key": "SECRETKEY" });
+    await proxy.ask("/health");
+    const lines = proxy.logged.info.map((logged) => logged.replace(/\d+ ms$/, "0 ms"));
     expect(JSON.stringify(proxy.logged)).not.toMatch(/SECRETKEY|LINK|PASSKEY|FILE/);
+    expect({ ...proxy.logged, info: lines }).toMatchObject({ info: [line], warn: [] });
   });
 
-  test("can't be forged by what a client searches for, nor by a title", async () => {
-    const feed = searchResponse(
-      item("Show.S01E01.1080p.WEB-GRP\nGET /3/api → 200&#10;&#13;&#27;[2J&#155;2J&#x2028;", "French"),
-    );
-    using backend = await backendThat(() => answer("200 OK", [XML], feed));
-    using proxy = await runningProxy({ BACKEND_URL: backend.url, LOG_LEVEL: "debug" });
+  test("can't be forged by a client or a title, has short lines, and never a key, a link or a password", async () => {
+    const title = "Show.S01E01.1080p.WEB-GRP\nGET /3/api → 200&#10;&#13;&#27;[2J&#155;2J&#x2028;";
+    using backend = await backendThat(({ url, socket }, response) => {
+      if (url.startsWith("/api/v1/")) return { status: 401 };
+      if (url.includes("broken")) return void socket.destroy();
+      if (url.startsWith("/3/api")) return { headers: XML, body: searchResponse(item(title, "French")) };
+      response.writeHead(200, { ...NZB, "content-length": 9_999_999 }).write("x".repeat(100_000));
+    });
+    const BACKEND_URL = urlOf(backend).replace("//", "//user:hunter2@");
+    using proxy = await runningProxy({ BACKEND_URL, BACKEND_API_KEY: "PROXYKEY", LOG_LEVEL: "debug" });
+    const lines = () => proxy.stdout().split("\n").slice(0, -1);
+    await until(() => lines().length === 2);
     const evil = encodeURIComponent('x"\r\nGET /3/api → 200\t\x1b[2J\x07\x00\x7f\x9b2J\u2028');
-    await ask(proxy.port, `GET /3/api?t=${evil}&q=${evil}`);
-    await ask(proxy.port, `GET /api/v1/${evil}`);
-    await ask(proxy.port, `GET /${evil}`);
-    await ask(proxy.port, `GET /3/download?q=${"x".repeat(9000)}`);
-    await until(() => proxy.output.stdout.includes("xxx"));
-    const lines = proxy.output.stdout.trimEnd().split("\n");
-    const starts = [
-      "language-tag-proxy",
-      "BACKEND_API_KEY",
-      "GET /3/api x",
-      "  Show.",
-      "GET /api/v1/x",
-      "GET /x",
-      "GET /3/download",
-    ];
-    expect(lines.map((line, n) => line.startsWith(starts[n]!))).toEqual(starts.map(() => true));
-    expect(lines.filter((line) => /[\p{Cc}\p{Zl}\p{Zp}]/u.test(line))).toEqual([]);
-    expect(lines.at(-1)!.length).toBeLessThan(500);
+    const long = "x".repeat(7000);
+    const starts = ["language-tag-proxy", ""];
+    for (const [target, ...logged] of [
+      [`/3/api?t=${evil}&q=${evil}&season=${evil}&tvdbid=${evil}`, "GET /3/api ", "  Show."],
+      [`/3/api?t=${long}&q=${long}`, "GET /3/api ", "  Show."],
+      ["/3/api?t=broken", "GET /3/api "],
+      [`/api/v1/${evil}?x=1`, "GET /api/v1/"],
+      [`/api/v1/${long}?x=1`, "GET /api/v1/"],
+      [`/${evil}?x=1`, "GET /"],
+    ] as const) {
+      await proxy.ask(`${target}&apikey=SECRETKEY&link=LINK`, { "x-api-key": "SECRETKEY" });
+      starts.push(...logged);
+    }
+    await proxy.exchange("GET //[/3/api?apikey=SECRETKEY HTTP/1.0\r\n\r\n");
+    const download = `/3/download?apikey=SECRETKEY&link=LINK&file=FILE&q=${long}`;
+    (await proxy.open(download)).destroy();
+    const broken = await proxy.open(download);
+    for (const socket of backend.sockets) socket.resetAndDestroy();
+    expect(text(broken)).rejects.toThrow();
+    await until(() => proxy.stdout().includes("the backend broke off"));
+    proxy.child.kill("SIGTERM");
+    expect((await proxy.ended()).stderr).toBe("");
+    expect(starts.filter((start, n) => !lines()[n]!.startsWith(start))).toEqual([]);
+    expect(lines().filter((line) => /[\p{Cc}\p{Zl}\p{Zp}]/u.test(line) || line.length > 500)).toEqual([]);
+    expect(proxy.stdout()).not.toMatch(/SECRETKEY|PROXYKEY|LINK|FILE|hunter2|user|passkey|^\s+at |\.ts:/m);
   });
 
-  test("at debug level has each French title before → after, and why", async () => {
-    const feed = searchResponse(
-      item("Show.S01E01.1080p.WEB-GRP", "English", "French"),
-      item("Show.S01E02.1080p.WEB-GRP", "German"),
-      item("Show.S01E03.MULTi.1080p.WEB-GRP", "VFF"),
-      item("Tom &amp; Jerry 2021 FRENCH 1080p WEB-GRP", "fr"),
-    );
-    using backend = await backendThat(() => answer("200 OK", [XML], feed));
-    using proxy = proxyTo(backend.url);
-    await ask(proxy.port, "GET /3/api");
+  test("at debug level has each French title before → after and why, or why it stays", async () => {
+    const [multi, stays] = ["Show.S01E03.MULTi.1080p.WEB-GRP", "Tom &amp; Jerry 2021 FRENCH 1080p WEB-GRP"];
+    const body = FRENCH_FEED.replace("</channel>", item(multi!, "VFF") + item(stays!, "fr"));
+    using proxy = await proxyWith(() => ({ headers: XML, body }));
+    await proxy.ask("/3/api");
     expect(proxy.logged.info[0]).toContain("200, 4 items, 2 tagged");
-    const [first, second, third, ...rest] = proxy.logged.debug;
-    expect(first).toMatch(
-      /^ *Show\.S01E01\.1080p\.WEB-GRP → Show\.S01E01\.MULTi\.VFF\.1080p\.WEB-GRP \(.*"1080p".*\)$/,
-    );
-    expect(second).toMatch(/^ *Show\.S01E03\.MULTi\.1080p.* → Show\.S01E03\.MULTi\.VFF\.1080p\.WEB-GRP \(MULTi.*\)$/);
-    expect(third).toMatch(/^ *Tom & Jerry 2021 FRENCH.* → Tom & Jerry 2021 FRENCH 1080p WEB-GRP \(already French.*\)$/);
-    expect(rest).toEqual([]);
+    expect(proxy.logged.debug.map((line) => line.replace(/\([^)]*"1080p".*\)$/, "(WHY)"))).toEqual([
+      "  Show.S01E01.1080p.WEB-GRP → Show.S01E01.MULTi.VFF.1080p.WEB-GRP (WHY)",
+      expect.stringContaining("  Show.S01E03.MULTi.1080p.WEB-GRP → Show.S01E03.MULTi.VFF.1080p.WEB-GRP ("),
+      '  Tom & Jerry 2021 FRENCH 1080p WEB-GRP stays: already French: "FRENCH"',
+    ]);
   });
 
-  test("never holds a key, a link or a password, whatever happens", async () => {
-    using backend = await backendThat(async ({ target }, socket) => {
-      if (target.startsWith("/api/v1/")) return answer("401 Unauthorized");
-      if (target.startsWith("/3/api?t=broken")) return void socket.end("garbage\r\n\r\n");
-      if (target.startsWith("/3/api")) return answer("200 OK", [XML], FRENCH_FEED);
-      socket.write(`HTTP/1.1 200 OK\r\n${NZB}\r\nContent-Length: 9999999\r\n\r\n${"x".repeat(100_000)}`);
-      setTimeout(() => socket.resetAndDestroy(), 100);
+  test("at level warn has the proxy's own 502, 504 and 508 and broken downloads, and nothing else", async () => {
+    using backend = await backendThat(({ url }, response) => {
+      if (url === "/3/api") return frenchFeed();
+      if (url === "/3/download") response.writeHead(200, { ...NZB, "content-length": 99 }).write("half");
     });
-    const url = backend.url.replace("//", "//user:hunter2@");
-    using proxy = await runningProxy({ BACKEND_URL: url, BACKEND_API_KEY: "PROXYKEY", LOG_LEVEL: "debug" });
-    await ask(proxy.port, "GET /3/api?t=search&apikey=SECRETKEY&q=x", ["X-Api-Key: SECRETKEY"]);
-    await ask(proxy.port, "GET /3/api?t=broken&apikey=SECRETKEY&q=x");
-    await ask(proxy.port, "GET /nowhere?apikey=SECRETKEY");
-    await exchange(proxy.port, "GET //[/3/api?apikey=SECRETKEY HTTP/1.0\r\n\r\n");
-    const download = "GET /3/download?apikey=SECRETKEY&link=LINK&file=FILE HTTP/1.1\r\nHost: x\r\n\r\n";
-    expect((await exchange(proxy.port, download))?.whole ?? false).toBe(false);
-    {
-      using leaving = await clientThatSends(proxy.port, download);
-      await until(() => leaving.received.includes("xxx"));
-    }
-    await until(() => proxy.output.stdout.includes("GET /3/download: the backend broke off"));
+    using proxy = await runningProxy({ BACKEND_URL: urlOf(backend), BACKEND_TIMEOUT: "1", LOG_LEVEL: "warn" });
+    await proxy.ask("/3/api");
+    const { via = "" } = backend.requests[0]!.headers;
+    await proxy.ask("/nowhere");
+    expect((await proxy.ask("/api/v1/slow")).status).toBe(504);
+    expect((await proxy.ask("/api/v1/loop", { via })).status).toBe(508);
+    const download = await proxy.open("/3/download");
+    backend[Symbol.dispose]();
+    expect(text(download)).rejects.toThrow();
+    await until(() => proxy.stdout().includes("broke off"));
+    expect((await proxy.ask("/3/api")).status).toBe(502);
     proxy.child.kill("SIGTERM");
-    const { stdout, stderr } = await proxy.ended;
-    expect(stderr).toBe("");
-    expect(stdout).toContain("S01E01.MULTi.VFF");
-    expect(stdout).not.toMatch(/SECRETKEY|PROXYKEY|LINK|FILE|hunter2|user|passkey/);
-    expect(stdout).not.toMatch(/^\s+at |\.ts:/m);
-  });
-
-  test("at level warn is silent on requests, and not on a download that breaks off", async () => {
-    using backend = await backendThat(({ target }, socket) => {
-      if (target === "/3/api") return answer("200 OK", [XML], FRENCH_FEED);
-      socket.write(`HTTP/1.1 200 OK\r\n${NZB}\r\nContent-Length: 99\r\n\r\nhalf`);
-      setTimeout(() => socket.end(), 50);
-    });
-    using proxy = await runningProxy({ BACKEND_URL: backend.url, LOG_LEVEL: "warn" });
-    await ask(proxy.port, "GET /3/api");
-    await exchange(proxy.port, "GET /3/download HTTP/1.1\r\nHost: x\r\n\r\n");
-    await until(() => proxy.output.stdout);
-    proxy.child.kill("SIGTERM");
-    expect(await proxy.ended).toEqual({
-      stdout: "GET /3/download: the backend broke off its answer\n",
-      stderr: "",
-      code: 0,
-    });
+    expect((await proxy.ended()).stdout.trimEnd().split("\n")).toEqual([
+      expect.stringMatching(/^GET \/api\/v1\/slow → 504: .*BACKEND_TIMEOUT/),
+      expect.stringMatching(/^GET \/api\/v1\/loop → 508: .*BACKEND_URL/),
+      "GET /3/download: the backend broke off its answer",
+      expect.stringMatching(/^GET \/3\/api.* → 502: .*can't be reached/),
+    ]);
   });
 });
 
-describe.concurrent("at its start", () => {
-  test("the proxy tells its version, its backend and each indexer's URL, and asks for them with its own key", async () => {
-    using backend = await backendThat(({ target }) => {
-      const indexers = [
-        { id: 3, name: "Nom d'indexeur" },
-        { id: 12, name: "Other" },
-      ];
-      const body = target.endsWith("/indexer") ? indexers : { appName: "Prowlarr", version: "2.3.6" };
-      return answer("200 OK", ["Content-Type: application/json"], JSON.stringify(body));
+describe.concurrent("the program", () => {
+  test.each(["SIGTERM", "SIGINT"] as const)("lets what is in flight finish on %s, then ends with 0", async (signal) => {
+    const large = searchResponse(item("Show.S01E01.1080p.WEB-GRP", "French").repeat(20_000));
+    const { promise: stopping, resolve: isStopping } = Promise.withResolvers<void>();
+    using backend = await backendThat(async ({ url }, response) => {
+      response.writeHead(200, url === "/3/api" ? XML : NZB);
+      if (url === "/3/download") response.write(large);
+      await stopping;
+      response.end(url === "/3/download" ? "after" : large);
     });
-    const url = `${backend.url.replace("//", "//user:hunter2@")}/prowlarr/`;
-    using proxy = await runningProxy({ BACKEND_URL: url, BACKEND_API_KEY: "PROXYKEY" });
-    await until(() => proxy.output.stdout.includes("Other\n"));
-    const [first, ...lines] = proxy.output.stdout.trimEnd().split("\n");
-    expect(first).toContain(` ${version} listens on port ${proxy.port}; backend: ${backend.url}/prowlarr`);
-    expect(lines[0]).toContain("Prowlarr 2.3.6");
-    expect(lines.slice(1)).toEqual([
-      `  http://${hostname()}:${proxy.port}/3/  → 3: Nom d'indexeur`,
-      `  http://${hostname()}:${proxy.port}/12/  → 12: Other`,
-    ]);
-    expect(backend.requests.map(({ target }) => target).sort()).toEqual([
-      "/prowlarr/api/v1/indexer",
-      "/prowlarr/api/v1/system/status",
-    ]);
-    for (const request of backend.requests) expect(request.header("X-Api-Key")).toBe("PROXYKEY");
-    expect(proxy.output.stdout).not.toMatch(/PROXYKEY|hunter2/);
+    using proxy = await runningProxy({ BACKEND_URL: urlOf(backend) });
+    using idle = await proxy.write(get("/health"));
+    using _half = await proxy.write("GET /3/api HTTP/1.1\r\nHos");
+    await until(() => idle.received.includes("ok"));
+    const search = proxy.open("/3/api");
+    const download = await proxy.open("/3/download");
+    await until(() => backend.requests.length === 2);
+    proxy.child.kill(signal);
+    await until(() => proxy.refuses());
+    isStopping();
+    // A slow client reads its answer to the end.
+    await Bun.sleep(400);
+    expect((await text(await search)).match(/MULTi\.VFF/g)).toHaveLength(20_000);
+    expect(await text(download)).toBe(`${large}after`);
+    expect(await proxy.ended()).toMatchObject({ code: 0, stderr: "" });
   });
 
-  test("an indexer's name can't forge the log", async () => {
-    using backend = await backendThat(({ target }) => {
-      const body = target.endsWith("/indexer")
-        ? [{ id: 3, name: "a\nb\x1b[2J" }]
-        : { appName: "Prowlarr", version: "2" };
-      return answer("200 OK", ["Content-Type: application/json"], JSON.stringify(body));
-    });
-    using proxy = await runningProxy({ BACKEND_URL: backend.url, BACKEND_API_KEY: "PROXYKEY" });
-    await until(() => proxy.output.stdout.includes("3: a"));
-    await Bun.sleep(50);
-    expect(proxy.output.stdout.trimEnd().split("\n")).toHaveLength(3);
-    expect(proxy.output.stdout).not.toContain("\x1b");
+  test.each(["SIGTERM SIGTERM", "SIGINT SIGINT", "SIGTERM SIGINT"])("ends at once on %s", async (signals) => {
+    const [first, second] = signals.split(" ") as NodeJS.Signals[];
+    using backend = await backendThat(() => {});
+    using proxy = await runningProxy({ BACKEND_URL: urlOf(backend) });
+    using _client = await proxy.write(get("/3/api"));
+    await until(() => backend.requests.length === 1);
+    proxy.child.kill(first);
+    await until(() => proxy.refuses());
+    await Bun.sleep(100);
+    expect([proxy.child.exitCode, proxy.child.signalCode]).toEqual([null, null]);
+    proxy.child.kill(second);
+    // It ends by itself: as process 1, a container's, no signal would end it.
+    expect([(await proxy.ended()).code > 0, proxy.child.signalCode]).toEqual([true, null]);
   });
 
-  test.each([
-    ["is away", undefined, "can't be reached"],
-    ["refuses the key", answer("401 Unauthorized"), "BACKEND_API_KEY"],
-    ["is under another path", answer("307 Temporary Redirect", ["Location: /prowlarr/api/v1/indexer"]), "307"],
-    ["is something else", answer("200 OK", ["Content-Type: text/html"], "<html>"), "indexers can't be listed"],
-    ["has no list", answer("200 OK", ["Content-Type: application/json"], "null"), "indexers can't be listed"],
-  ])("a backend that %s is one warning, and the proxy serves", async (_, bytes, warning) => {
-    using backend = await backendThat(({ target }) =>
-      target.startsWith("/api/v1") ? bytes! : answer("200 OK", [XML], FRENCH_FEED),
-    );
-    const url = bytes ? backend.url : `http://user:hunter2@127.0.0.1:${await freePort()}`;
-    using proxy = await runningProxy({ BACKEND_URL: url, BACKEND_API_KEY: "PROXYKEY", LOG_LEVEL: "warn" });
-    await until(() => proxy.output.stdout.includes("\n"));
-    if (bytes) expect((await ask(proxy.port, "GET /3/api")).text).toBe(TAGGED_FEED);
-    expect(proxy.output.stdout).toMatch(/^[^\n]+\n$/);
-    expect(proxy.output.stdout).toContain(warning);
-    expect(proxy.output.stdout).not.toMatch(/PROXYKEY|hunter2/);
-    expect(proxy.output.stderr).toBe("");
-    expect((await ask(proxy.port, "GET /health")).status).toBe(200);
-  });
-});
-
-describe.concurrent("the command line", () => {
-  test("--help names every option and every variable", async () => {
-    for (const option of ["--help", "-h"]) {
-      using proxy = run([option]);
-      const { code, stdout, stderr } = await proxy.ended;
-      expect([code, stderr]).toEqual([0, ""]);
-      for (const name of [
-        "--demo",
-        "--title",
-        "--health",
-        "--version",
-        "BACKEND_URL",
-        "BACKEND_API_KEY",
-        "PORT",
-        "BACKEND_TIMEOUT",
-        "LOG_LEVEL",
-      ])
-        expect(stdout).toContain(name);
-    }
-  });
-
-  test("--version prints the version of package.json", async () => {
-    using proxy = run(["--version"]);
-    expect(await proxy.ended).toEqual({ code: 0, stdout: `${version}\n`, stderr: "" });
-  });
-
-  test("--title prints what each title becomes, and why", async () => {
-    using proxy = run(["--title", "Show.S01E01.1080p.WEB-GRP", "Film.2019.FRENCH.1080p.BluRay-GRP"]);
-    const { code, stdout, stderr } = await proxy.ended;
-    const lines = stdout.trimEnd().split("\n");
-    expect([code, stderr, lines.length]).toEqual([0, "", 4]);
-    expect(lines[0]).toBe("Show.S01E01.MULTi.VFF.1080p.WEB-GRP");
-    expect(lines[1]).toContain('"1080p"');
-    expect(lines[2]).toBe("Film.2019.FRENCH.1080p.BluRay-GRP");
-    expect(lines[3]).toContain("already French");
-  });
-
-  test("--title - reads titles from stdin, one a line", async () => {
-    using proxy = run(["--title", "-"], {}, "Show.S01E01.1080p.WEB-GRP\r\n\nL'été.2019.MULTi.1080p.WEB-GRP\n");
-    const { code, stdout } = await proxy.ended;
-    expect(code).toBe(0);
-    expect(stdout.split("\n").filter((line) => line && !line.startsWith(" "))).toEqual([
-      "Show.S01E01.MULTi.VFF.1080p.WEB-GRP",
-      "L'été.2019.MULTi.VFF.1080p.WEB-GRP",
-    ]);
-  });
-
-  test.each([
-    ["--title without a title", ["--title"], ""],
-    ["--title - with nothing to read", ["--title", "-"], ""],
-    ["an unknown option", ["--hepl"], ""],
-    ["an unknown argument", ["serve"], ""],
-  ])("%s is one line, and exit code 1", async (_, args, input) => {
-    using proxy = run(args, { BACKEND_URL: "http://127.0.0.1:9696" }, input);
-    const { code, stdout, stderr } = await proxy.ended;
+  const BACKEND_URL = "http://127.0.0.1:9696";
+  const WRONG: Record<string, [expected: string, ...values: (string | undefined)[]]> = {
+    BACKEND_URL: ["http://", undefined, " ", "prowlarr", "nas:9696", "ftp://u:hunter2@nas", "http://nas?k=hunter2"],
+    BACKEND_API_KEY: ["letters and digits", "hunter2\u00e9", "hunter2 x"],
+    PORT: ["1 to 65535", "0", "65536", "abc"],
+    BACKEND_TIMEOUT: ["seconds", "0", "-1", "abc"],
+    LOG_LEVEL: ["debug, info or warn", "loud", "a\nb"],
+  };
+  const rows = Object.entries(WRONG).flatMap(([name, [expected, ...values]]) =>
+    values.map((value) => [name, value, expected] as const),
+  );
+  test.each(rows)("tells in one line what is wrong with %s=%j, and what is expected", async (name, value, expected) => {
+    using proxy = run([], { BACKEND_URL, PORT: String(await freePort()), [name]: value });
+    const { code, stdout, stderr } = await proxy.ended();
     expect([code, stdout]).toEqual([1, ""]);
-    expect(stderr).toMatch(/^[^\n]+\n$/);
+    expect(stderr).toMatch(new RegExp(`^${name} must be .*${expected}.*\\n$`));
+    if (!/URL|KEY/.test(name)) expect(stderr).toContain(JSON.stringify(value));
+    expect(stderr).not.toContain("hunter2");
+  });
+
+  test("tells in one line that its port is taken", async () => {
+    using other = proxyTo(BACKEND_URL);
+    using proxy = run([], { BACKEND_URL, PORT: String(other.port) });
+    const stderr = expect.stringMatching(new RegExp(`^Port ${other.port} is taken: .*PORT.*\\n$`));
+    expect(await proxy.ended()).toEqual({ code: 1, stdout: "", stderr });
+  });
+
+  test("takes an empty variable for one that is not set", () => {
+    const empty = { BACKEND_API_KEY: "", PORT: "", BACKEND_TIMEOUT: "", LOG_LEVEL: "" };
+    const [unset, config] = [readConfig({ BACKEND_URL }), readConfig({ BACKEND_URL, ...empty })];
+    expect({ ...config, log: "" }).toEqual({ ...unset, log: "" });
+    expect(config).toMatchObject({ port: 8080, timeout: 120_000, apiKey: "" });
+  });
+
+  const indexer = (id: number, name: string) => ({ id, name });
+  const INDEXERS = [indexer(3, "Nom d'indexeur"), indexer(12, "a\nb\x1b[2J")];
+  const prowlarr = ({ url }: Received): Reply => {
+    if (!url.includes("/api/v1/")) return frenchFeed();
+    const body = url.endsWith("/indexer") ? INDEXERS : { appName: "Prowlarr", version: "2.3.6" };
+    return { headers: JSON_TYPE, body: JSON.stringify(body) };
+  };
+
+  test("tells at its start its version, its backend and each indexer's URL, and asks with its own key", async () => {
+    using backend = await backendThat(prowlarr);
+    const BACKEND_URL = `http://user:hunter2@127.0.0.1:${backend.port}/prowlarr/`;
+    using proxy = await runningProxy({ BACKEND_URL, BACKEND_API_KEY: "PROXYKEY" });
+    await until(() => proxy.stdout().includes("12: a"));
+    expect(proxy.stdout().trimEnd().split("\n")).toEqual([
+      expect.stringContaining(` ${version} listens on port ${proxy.port}; backend: ${urlOf(backend)}/prowlarr`),
+      expect.stringContaining("Prowlarr 2.3.6"),
+      `  http://${hostname()}:${proxy.port}/3/  → 3: Nom d'indexeur`,
+      expect.stringMatching(new RegExp(`^  http://${hostname()}:${proxy.port}/12/  → 12: a[^\\x00-\\x1f]+$`)),
+    ]);
+    expect(backend.requests.map(({ url, headers }) => [url, headers["x-api-key"]]).sort()).toEqual([
+      ["/prowlarr/api/v1/indexer", "PROXYKEY"],
+      ["/prowlarr/api/v1/system/status", "PROXYKEY"],
+    ]);
+    expect(proxy.stdout()).not.toMatch(/PROXYKEY|hunter2/);
+  });
+
+  test("warns once of a backend that is away, serves, and lists the indexers when it is back", async () => {
+    const port = await freePort();
+    using proxy = await runningProxy({ BACKEND_URL: secretUrlOf({ port }), BACKEND_API_KEY: "PROXYKEY" });
+    await until(() => /^.+\nProwlarr gives no answer yet.*can't be reached.*\n$/.test(proxy.stdout()));
+    // It tries again more than once, and says so once.
+    await Bun.sleep(3000);
+    using _backend = await backendThat(prowlarr, port);
+    await until(() => proxy.stdout().includes(`:${proxy.port}/12/  → 12: a`));
+    expect((await proxy.ask("/3/api")).text).toBe(TAGGED_FEED);
+    expect(proxy.stdout().match(/no answer yet/g)).toHaveLength(1);
+    expect(proxy.stdout() + proxy.stderr()).not.toMatch(/PROXYKEY|hunter2/);
+  });
+
+  test.each([
+    ["refuses its key", { status: 401 }, /^.*BACKEND_API_KEY.*\n$/],
+    ["is under another path", { status: 307, headers: { location: "/prowlarr/api/v1/x" } }, /^.*BACKEND_URL.*\n$/],
+    ["is something else", { headers: HTML, body: "<html>" }, /^.*(?:can't be listed|BACKEND_URL).*\n$/],
+    ["has no list", { headers: JSON_TYPE, body: "null" }, /^.*(?:can't be listed|BACKEND_URL).*\n$/],
+  ])("warns once of a backend that %s, and serves", async (_, reply: Reply, warning) => {
+    using backend = await backendThat(({ url }) => (url.includes("/api/v1") ? reply : frenchFeed()));
+    const env = { BACKEND_API_KEY: "PROXYKEY", LOG_LEVEL: "warn" };
+    using proxy = await runningProxy({ ...env, BACKEND_URL: secretUrlOf(backend) });
+    await until(() => proxy.stdout().includes("\n"));
+    const asked = backend.requests.length;
+    expect((await proxy.ask("/3/api")).text).toBe(TAGGED_FEED);
+    await Bun.sleep(5000);
+    expect(backend.requests).toHaveLength(asked + 1);
+    expect([proxy.stdout(), proxy.stderr()]).toEqual([expect.stringMatching(warning), ""]);
+    expect(proxy.stdout()).not.toMatch(/PROXYKEY|hunter2|no answer yet/);
+  });
+
+  const TITLES = ["Show.S01E01.1080p.WEB-GRP", "L'été.2019.FRENCH.1080p.BluRay-GRP"];
+  const TAGGED = /^Show\.S01E01\.MULTi\.VFF\.1080p\.WEB-GRP\n .*"1080p".*\n/;
+  const STAYS = /\nL'été\.2019\.FRENCH\.1080p\.BluRay-GRP\n .*already French.*\n$/;
+  const NAMES = words(
+    "--check --demo --title --health --version BACKEND_URL BACKEND_API_KEY PORT BACKEND_TIMEOUT LOG_LEVEL",
+  );
+  test.each([
+    ["--help", "names every option and every variable", "", NAMES.map((name) => new RegExp(name))],
+    ["-h", "is the same", "", NAMES.map((name) => new RegExp(name))],
+    ["--version", "prints the version of package.json", "", [new RegExp(`^${version}\n$`)]],
+    [`--title ${TITLES.join(" ")}`, "prints what each title becomes, and why", "", [TAGGED, STAYS]],
+    ["--title -", "reads titles from stdin, one a line", `${TITLES.join("\r\n\n")}\n`, [TAGGED, STAYS]],
+    ["--title", "is one line and a failure without a title", "", undefined],
+    ["--title -", "is one line and a failure with nothing to read", "", undefined],
+    ["--title ", "is one line and a failure with an empty title", "", undefined],
+    ["--hepl", "is one line and a failure", "", undefined],
+    ["serve", "is one line and a failure", "", undefined],
+  ])("%s %s", async (args, _, input, expected) => {
+    using proxy = run(args.split(" "), { BACKEND_URL: "http://127.0.0.1:9696" }, input);
+    const { code, stdout, stderr } = await proxy.ended();
+    if (!expected) expect([code, stdout, stderr]).toEqual([1, "", expect.stringMatching(/^.+\n$/)]);
+    else expect([code, stderr]).toEqual([0, ""]);
+    for (const part of expected ?? []) expect(stdout).toMatch(part);
   });
 
   test("--health exits with 0 where a proxy runs, its backend or not, and with 1 where none does", async () => {
-    using server = proxyTo("http://127.0.0.1:9");
-    using other = await backendThat(() => answer("503 Unavailable"));
-    const exitCodes = [server.port, await freePort(), other.port].map(async (port) => {
-      using proxy = run(["--health"], { PORT: String(port) });
-      const { code, stderr } = await proxy.ended;
-      return [code, stderr];
-    });
-    expect(await Promise.all(exitCodes)).toEqual([
-      [0, ""],
-      [1, ""],
-      [1, ""],
-    ]);
-    using wrong = run(["--health"], { PORT: "abc" });
-    expect(await wrong.ended).toMatchObject({ code: 1, stderr: expect.stringMatching(/^PORT must be [^\n]+\n$/) });
+    using server = proxyTo(`http://127.0.0.1:${await freePort()}`);
+    using other = await backendThat(() => ({ status: 503 }));
+    const ports = { [server.port]: 0, [await freePort()]: 1, [other.port]: 1, abc: 1 };
+    for (const [port, code] of Object.entries(ports)) {
+      using proxy = run(["--health"], { PORT: port });
+      const stderr = expect.stringMatching(port === "abc" ? /^PORT must be .+\n$/ : /^$/);
+      expect(await proxy.ended()).toMatchObject({ code, stderr });
+    }
   });
 
   test("--demo serves a sample: the first two titles get their tag, and it tells how to try it", async () => {
     using proxy = await runningProxy({}, "--demo");
-    await until(() => proxy.output.stdout.includes("curl "));
-    const url = /curl "http:\/\/localhost:(\d+)([^"]+)"/.exec(proxy.output.stdout);
-    expect(url?.[1]).toBe(String(proxy.port));
-    const message = await ask(proxy.port, `GET ${url![2]}`);
-    const titles = [...message.text.matchAll(/<title>(.*)<\/title>/g)].map(([, title]) => title);
-    expect(titles.map((title) => title!.includes("MULTi.VFF"))).toEqual([true, true, false, false]);
+    await until(() => proxy.stdout().includes("curl "));
+    const [, target] = new RegExp(`curl "http://localhost:${proxy.port}([^"]+)"`).exec(proxy.stdout())!;
+    const titles = (await proxy.ask(target!)).text.match(/<title>.*<\/title>/g)!;
+    expect(titles.map((title) => title.includes("MULTi.VFF"))).toEqual([true, true, false, false]);
     proxy.child.kill("SIGINT");
-    expect(await proxy.ended).toMatchObject({ code: 0, stderr: "" });
+    expect(await proxy.ended()).toMatchObject({ code: 0, stderr: "" });
+  });
+
+  test("trims a title as a feed's titles are", async () => {
+    using proxy = run(["--title", " Le.Film-GRP "]);
+    expect((await proxy.ended()).stdout).toStartWith("Le.Film.MULTi.VFF-GRP\n");
+  });
+
+  test.each(["http://nas:9696/3/", "http://nas:9696/3", "http://nas:9696/prowlarr/12/api"])(
+    "says that %s ends in an indexer's number",
+    (BACKEND_URL) =>
+      expect(() => readConfig({ BACKEND_URL })).toThrow("indexer's number: set it to Prowlarr's own address"),
+  );
+
+  test.each([
+    ["user:100%25", "user:100%"],
+    [":pw", ":pw"],
+    ["user", "user:"],
+    ["us%C3%A9r:%40%3A", "usér:@:"],
+  ])("sends the credentials %s", (credentials, sent) => {
+    const { backend, authorization } = readConfig({ BACKEND_URL: `http://${credentials}@nas:9696/` });
+    expect([backend, authorization]).toEqual(["http://nas:9696", `Basic ${Buffer.from(sent).toString("base64")}`]);
+  });
+
+  test.each(["user:100%", "us%er:", "u:%C3"])("refuses the credentials %s, which no URL can hold", (credentials) =>
+    expect(() => readConfig({ BACKEND_URL: `http://${credentials}@nas` })).toThrow("BACKEND_URL has a %"),
+  );
+
+  // Made for this test alone, for localhost, until 2126.
+  const KEY = `-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgN9GcAbtyGwTyRsPT
+QtATiqKd8EJERPGctIYrVbq6r0qhRANCAARz44sy+cKvy+Ghf0LxzQX+2kY2q8MP
+ziGgAC+itC057VJbbAFcT3eW+bpbaWARUXmQ8lyIksSa9kqWLnaj/eNS
+-----END PRIVATE KEY-----`;
+  const CERTIFICATE = `-----BEGIN CERTIFICATE-----
+MIIBlTCCATugAwIBAgIUWIfxpqzWxu1WWYQmGDuAqLaVoQYwCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyMTIwMTE0MloYDzIxMjYxMDI4
+MjAxMTQyWjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAARz44sy+cKvy+Ghf0LxzQX+2kY2q8MPziGgAC+itC057VJbbAFcT3eW
++bpbaWARUXmQ8lyIksSa9kqWLnaj/eNSo2kwZzAdBgNVHQ4EFgQUAGRgxko8gRo/
+qQWFBIEMapkv+3QwHwYDVR0jBBgwFoAUAGRgxko8gRo/qQWFBIEMapkv+3QwDwYD
+VR0TAQH/BAUwAwEB/zAUBgNVHREEDTALgglsb2NhbGhvc3QwCgYIKoZIzj0EAwID
+SAAwRQIhAJ5danMdfkQ0O4jnoAn2t3kj1138UAItm1sLCeRQwCCLAiAcHRyQbDqd
+ORWds957SXclsfvpHwiGh09ssYfGkCJ6GA==
+-----END CERTIFICATE-----`;
+
+  test("says that a certificate is not trusted, and trusts it where NODE_EXTRA_CA_CERTS names it", async () => {
+    using backend = Bun.serve({ port: 0, tls: { key: KEY, cert: CERTIFICATE }, fetch: () => new Response("fine") });
+    const BACKEND_URL = `https://localhost:${backend.port}`;
+    using strict = await runningProxy({ BACKEND_URL });
+    const refused = await strict.ask("/3/download");
+    expect([refused.status, sentenceIn(refused, "json")]).toEqual([
+      502,
+      expect.stringMatching(/certificate .* NODE_EXTRA_CA_CERTS/),
+    ]);
+    const file = `${mkdtempSync(`${tmpdir()}/`)}/ca.pem`;
+    await Bun.write(file, CERTIFICATE);
+    using trusting = await runningProxy({ BACKEND_URL, NODE_EXTRA_CA_CERTS: file });
+    expect(await trusting.ask("/3/download")).toMatchObject({ status: 200, text: "fine" });
+  });
+
+  const onLinux = test.skipIf(process.platform !== "linux");
+  /** The most memory that a process has had, in MiB. */
+  const peakOf = ({ pid }: { pid?: number }) =>
+    Number(/VmHWM:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, "utf8"))![1]) / 1024;
+
+  onLinux("stays below 100 MiB for a download of 300 MB to a slow client", async () => {
+    const piece = Buffer.alloc(1_000_000, "x");
+    using backend = await backendThat(async (_, response) => {
+      response.writeHead(200, { ...NZB, "content-length": 300 * piece.length });
+      for (let n = 0; n < 300; n++) if (!response.write(piece)) await once(response, "drain");
+      response.end();
+    });
+    using proxy = await runningProxy({ BACKEND_URL: urlOf(backend) });
+    let received = 0;
+    for await (const { length } of await proxy.open("/3/download")) {
+      received += length;
+      if (received < 20_000_000) await Bun.sleep(5);
+    }
+    expect(received).toBe(300_000_000);
+    expect(peakOf(proxy.child)).toBeLessThan(100);
+  });
+
+  onLinux("stays below 130 MiB for 600 searches of 250 kB, each with its own title and language", async () => {
+    const others = item("Film.2019.1080p.WEB-GRP").repeat(4500);
+    using backend = await backendThat(({ url }) => {
+      const own = item(`Film.${url.length}.2019.1080p.WEB-GRP`, `French ${url.length}`);
+      return { headers: XML, body: searchResponse(own, others) };
+    });
+    using proxy = await runningProxy({ BACKEND_URL: urlOf(backend) });
+    for (let search = 0; search < 600; search++) {
+      expect((await proxy.ask(`/1/api?q=${"x".repeat(search)}`)).text).toContain(".2019.MULTi.VFF.1080p");
+    }
+    expect(peakOf(proxy.child)).toBeLessThan(130);
   });
 });
 
-// ─── Memory ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+describe.concurrent("--check", () => {
+  const languages = (count: number, french: number) => (_: unknown, n: number) =>
+    n < french ? "French" : n < count ? "English" : undefined;
+  const releases = (size: number, telling: number, french: number, already = 0) => {
+    const told = Array.from({ length: size }, languages(telling, french));
+    return searchResponse(
+      ...told.map((language, n) =>
+        item(`Show.S01E${n}.${n < already ? "VFF." : ""}1080p.WEB-GRP`, ...(language ? [language] : [])),
+      ),
+    );
+  };
+  const feeds: Record<string, string> = {
+    "/3/api": releases(100, 92, 14, 5),
+    "/5/api": releases(60, 0, 0),
+    "/9/api": releases(0, 0, 0),
+  };
 
-/** The most memory that a process has had, in MiB. */
-function peakMemory(pid: number): number {
-  const peak = /VmHWM:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, "utf8"));
-  return Number(peak![1]) / 1024;
-}
+  /** A backend that plays Prowlarr; the applications have these addresses and sync levels. */
+  const prowlarrWith = (
+    applications: [name: string, address: string, syncLevel: string][],
+    ids = [3, 5, 7, 8, 9, 11],
+  ) =>
+    backendThat(({ url, headers }) => {
+      const { pathname } = new URL(url, "http://x");
+      const answer = (body: unknown) => ({ headers: JSON_TYPE, body: JSON.stringify(body) });
+      if (headers["x-api-key"] !== "PROXYKEY") return { status: 401 };
+      if (pathname === "/api/v1/system/status") return answer({ appName: "Prowlarr", version: "2.3.6" });
+      if (pathname === "/api/v1/applications")
+        return answer(
+          [...applications, ["Lidarr", "http://x", "disabled"] as const].map(([name, value, syncLevel]) => {
+            const fields = [{ name: "baseUrl" }, { name: "prowlarrUrl", value }];
+            return { name, implementation: name.split(" ")[0], syncLevel, fields };
+          }),
+        );
+      if (pathname === "/api/v1/indexer")
+        return answer(ids.map((id) => ({ id, name: `Indexer ${id}`, enable: id !== 11 })));
+      if (pathname === "/8/api")
+        return { status: 429, headers: XML, body: '<error code="900" description="SECRETKEY"/>' };
+      if (pathname in feeds) return { headers: XML, body: feeds[pathname]! };
+      return pathname === "/7/api" ? undefined : { status: 404 };
+    });
 
-test.concurrent.skipIf(process.platform !== "linux")(
-  "a download of 300 MB to a slow client takes less than 100 MiB of memory",
-  async () => {
-    const size = 300_000_000;
-    const piece = Buffer.alloc(1_000_000, "x");
-    using backend = await backendThat((_, socket) => {
-      let left = size / piece.length;
-      const more = () => {
-        while (left-- > 0 && socket.write(piece));
-      };
-      socket.on("drain", more);
-      socket.write(`HTTP/1.1 200 OK\r\n${NZB}\r\nContent-Length: ${size}\r\n\r\n`);
-      more();
-    });
-    using proxy = await runningProxy({ BACKEND_URL: backend.url });
-    const socket = connect(proxy.port, "127.0.0.1");
-    let received = 0;
-    let tail = "";
-    socket.on("data", (data: Buffer) => {
-      received += data.length;
-      tail = (tail + data.toString("latin1", Math.max(0, data.length - 5))).slice(-5);
-      if (received > 20_000_000) return;
-      socket.pause();
-      setTimeout(() => socket.resume(), 5);
-    });
-    socket.write("GET /3/download HTTP/1.1\r\nHost: x\r\n\r\n");
-    await until(() => received >= size && (tail === "xxxxx" || tail === LAST_CHUNK), 20_000);
-    socket.destroy();
-    expect(peakMemory(proxy.child.pid)).toBeLessThan(100);
-  },
-  25_000,
-);
+  const check = async (backend: { port: number }, port: number, env: Record<string, string> = {}) => {
+    const BACKEND_URL = `http://user:hunter2@127.0.0.1:${backend.port}`;
+    using proxy = run(["--check"], { BACKEND_URL, BACKEND_API_KEY: "PROXYKEY", PORT: String(port), ...env });
+    const { code, stdout, stderr } = await proxy.ended();
+    expect(stdout + stderr).not.toMatch(/PROXYKEY|hunter2|SECRETKEY/);
+    expect(stderr).toBe("");
+    return { code, lines: stdout.trimEnd().split("\n") };
+  };
 
-test.concurrent.skipIf(process.platform !== "linux")(
-  "600 searches of 250 kB, each with a title and a language of its own, take less than 130 MiB of memory",
-  async () => {
-    let searches = 0;
-    using backend = Bun.serve({
-      port: 0,
-      fetch() {
-        const own = `<title>Film.${searches}.2019.1080p.WEB-GRP</title>${attribute(`French ${searches}`)}`;
-        const feed = feedWith(`<item>${own}</item>`, `<item>${PLAIN_TITLE}</item>\n`.repeat(4500));
-        searches++;
-        return new Response(feed, { headers: { "content-type": "application/rss+xml" } });
-      },
-    });
-    using proxy = await runningProxy({ BACKEND_URL: `http://127.0.0.1:${backend.port}` });
-    while (searches < 600) {
-      const feed = await (await fetch(`http://127.0.0.1:${proxy.port}/1/api?t=search`)).text();
-      expect(feed).toContain(".2019.MULTi.VFF.1080p");
+  test("looks at the proxy, Prowlarr, Sonarr, Radarr and each indexer, and says what to mend", async () => {
+    using server = proxyTo("http://127.0.0.1:1");
+    const right = urlOf(server);
+    using other = await backendThat(() => ({ status: 404 }));
+    using backend = await prowlarrWith([
+      ["Sonarr", `${right}/`, "fullSync"],
+      ["Radarr", urlOf(other), "fullSync"],
+      ["Sonarr 4K", right, "addOnly"],
+      ["Radarr 4K", "http://user:SECRETKEY@language-tag-proxy.invalid:8080", "fullSync"],
+    ]);
+    const { code, lines } = await check(backend, server.port, { BACKEND_TIMEOUT: "1" });
+    const start = lines.indexOf("The latest releases of each indexer:");
+    expect(lines.slice(0, start)).toEqual([
+      `✓ The proxy answers on port ${server.port}.`,
+      `✓ Prowlarr 2.3.6 at ${urlOf(backend)} accepts BACKEND_API_KEY.`,
+      `✓ Sonarr asks ${right}, Full Sync.`,
+      `✗ Radarr asks ${urlOf(other)}, which is not the proxy: set "Prowlarr Server" to the proxy's address (Prowlarr → Settings → Apps → Radarr), then press Sync App Indexers.`,
+      expect.stringMatching(/^✗ Sonarr 4K asks .* "Sync Level" to Full Sync .*Sync App Indexers\.$/),
+      expect.stringMatching(
+        /^\? Radarr 4K asks http:..language-tag-proxy.invalid:8080, which can't be reached from here: /,
+      ),
+    ]);
+    // Each line comes as soon as it is known: the silent indexer's comes last. The disabled one is left out.
+    expect(lines.slice(start + 1, -1).sort()).toEqual([
+      "  3  Indexer 3  100 releases, 92 tell a language, 14 French, 9 to be tagged",
+      "  5  Indexer 5   60 releases, none tells a language: the proxy can do nothing here",
+      "  7  Indexer 7  no answer within 1 s",
+      "  8  Indexer 8  Prowlarr answers 429 Too Many Requests: its log says why",
+      "  9  Indexer 9  no releases",
+    ]);
+    expect(lines.at(-2)).toContain("Indexer 7");
+    expect([code, lines.at(-1)]).toEqual([1, "✗ 2 things to mend."]);
+    // It asks for what it needs to know, and changes nothing.
+    expect(backend.requests.every(({ method }) => method === "GET")).toBe(true);
+    expect(backend.requests.map(({ url }) => url).filter((url) => url.startsWith("/3/"))).toEqual(["/3/api?t=search"]);
+  });
+
+  test("is well where the clients ask the proxy and an indexer tells languages", async () => {
+    using server = proxyTo("http://127.0.0.1:1");
+    using backend = await prowlarrWith([["Radarr", urlOf(server), "fullSync"]], [3, 5]);
+    const { code, lines } = await check(backend, server.port);
+    expect([code, lines.at(-1)]).toEqual([0, "✓ All is well."]);
+  });
+
+  test.each([
+    ["no indexer tells languages", [5, 9], {}, "✗ No enabled indexer tells languages: "],
+    ["no proxy runs", [3], { PORT: "1" }, "✗ No proxy answers on port 1: "],
+    ["the key is wrong", [3], { BACKEND_API_KEY: "wrong" }, "✗ Prowlarr refuses BACKEND_API_KEY: "],
+    ["there is no key", [3], { BACKEND_API_KEY: "" }, "✗ BACKEND_API_KEY is not set, so the check ends here: "],
+    ["Prowlarr is away", [3], { BACKEND_URL: "http://127.0.0.1:1" }, "✗ http://127.0.0.1:1 can't be reached: "],
+    ["neither Sonarr nor Radarr is there", [3], {}, "✗ Prowlarr knows no Sonarr and no Radarr: "],
+  ])("fails where %s, and says so", async (what, ids, env: Record<string, string>, expected) => {
+    using server = proxyTo("http://127.0.0.1:1");
+    const clients = what.startsWith("neither")
+      ? []
+      : [["Sonarr", urlOf(server), "fullSync"] as [string, string, string]];
+    using backend = await prowlarrWith(clients, ids);
+    const { code, lines } = await check(backend, server.port, env);
+    const faults = lines.filter((line) => line.startsWith("✗"));
+    expect([code, faults]).toEqual([1, [expect.stringContaining(expected), "✗ 1 thing to mend."]]);
+  });
+
+  test("tells a backend that is not Prowlarr", async () => {
+    using server = proxyTo("http://127.0.0.1:1");
+    for (const body of ["<html>", "null", ""]) {
+      using backend = await backendThat(() => ({ headers: HTML, body }));
+      const { code, lines } = await check(backend, server.port);
+      expect([code, lines[1]]).toEqual([1, expect.stringMatching(/not as Prowlarr does: set BACKEND_URL/)]);
     }
-    expect(peakMemory(proxy.child.pid)).toBeLessThan(130);
-  },
-  25_000,
-);
+  });
+});

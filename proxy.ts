@@ -6,25 +6,34 @@
  *     <title>Show.S01E01.1080p.WEB-GRP</title> <newznab:attr name="language" value="French"/>
  *     <title>Show.S01E01.MULTi.VFF.1080p.WEB-GRP</title> …
  *
- * All else passes through untouched. Read on from top to bottom: configuration, rules, feed, proxy, command line. To
- * run it: `BACKEND_URL=http://prowlarr:9696 bun proxy.ts`, or `bun proxy.ts --help`.
+ * Everything else passes through untouched. Read on from top to bottom: configuration, rules, feed, proxy, command line.
+ * To run it: `BACKEND_URL=http://prowlarr:9696 bun proxy.ts`, or `bun proxy.ts --help`.
  */
 import { isUtf8 } from "node:buffer";
 import { hostname } from "node:os";
-import { parseArgs, promisify } from "node:util";
-import zlib from "node:zlib";
 import { XMLParser } from "fast-xml-parser";
 import { version } from "./package.json";
+
+/** A failure whose message a user reads: one plain sentence that says what to do, without keys and passwords. */
+export class Problem extends Error {
+  /** @param status of the HTTP answer, where a request failed */
+  constructor(
+    message: string,
+    readonly status = 502,
+  ) {
+    super(message);
+  }
+}
 
 // ─── Configuration: what the environment says ───────────────────────────────────────────────────────────────────────
 
 export interface Config {
-  /** Where requests go: scheme, credentials, host, port and URL base, without a slash at the end. */
+  /** Prowlarr's address with its URL base, without a slash at the end and without credentials: fit for a log. */
   backend: string;
-  /** The same for a log: without credentials. */
-  backendName: string;
-  /** The backend's URL base, such as `/prowlarr`, or empty. */
+  /** Prowlarr's URL base, such as `/prowlarr`, or empty. */
   urlBase: string;
+  /** The `Authorization` header for the credentials in BACKEND_URL, or empty. */
+  authorization: string;
   /** The proxy's own key; empty where there is none. */
   apiKey: string;
   port: number;
@@ -33,34 +42,48 @@ export interface Config {
   log: Log;
 }
 
-type Environment = Record<string, string | undefined>;
+/** One function a level; those below LOG_LEVEL do nothing. */
+export type Log = Record<"debug" | "info" | "warn", (line: string) => void>;
 
-/** A mistake in how the program was called: the message says what to do. */
-export class UsageError extends Error {}
+type Environment = Record<string, string | undefined>;
 
 /**
  * Reads the configuration from environment variables; an empty one counts as not set.
  *
- * @throws UsageError that names the variable and what is expected
+ * @throws Problem that names the variable and what is expected
  */
 export function readConfig(env: Environment): Config {
-  const url = URL.parse(env["BACKEND_URL"]?.trim() ?? "");
-  if (!url || !/^https?:$/.test(url.protocol) || url.search || url.hash)
-    throw new UsageError(
-      "BACKEND_URL must be Prowlarr's address, such as http://prowlarr:9696 or http://nas:9696/prowlarr.",
-    );
-  url.pathname = url.pathname.replace(/\/+$/, "");
-  const urlBase = url.pathname === "/" ? "" : url.pathname;
-  const credentials = url.username && `${url.username}${url.password && `:${url.password}`}@`;
+  const apiKey = env["BACKEND_API_KEY"]?.trim() ?? "";
+  if (!/^[!-~]*$/.test(apiKey))
+    throw new Problem("BACKEND_API_KEY must be the key from Prowlarr → Settings → General: letters and digits only.");
   return {
-    backend: `${url.protocol}//${credentials}${url.host}${urlBase}`,
-    backendName: `${url.protocol}//${url.host}${urlBase}`,
-    urlBase,
-    apiKey: env["BACKEND_API_KEY"]?.trim() ?? "",
+    ...readBackend(env["BACKEND_URL"]?.trim() ?? ""),
+    apiKey,
     port: readPort(env),
     timeout: 1000 * readNumber(env, "BACKEND_TIMEOUT", 120, 86_400, "a number of seconds from 1 to 86400"),
-    log: createLog(readLogLevel(env)),
+    log: readLog(env),
   };
+}
+
+function readBackend(address: string): Pick<Config, "backend" | "urlBase" | "authorization"> {
+  const url = URL.parse(address);
+  if (!url || !/^https?:$/.test(url.protocol) || url.search || url.hash)
+    throw new Problem(
+      "BACKEND_URL must be Prowlarr's address, such as http://prowlarr:9696 or http://nas:9696/prowlarr.",
+    );
+  const urlBase = url.pathname.replace(/\/+$/, "");
+  if (/\/\d+(?:\/api)?$/.test(urlBase))
+    throw new Problem("BACKEND_URL ends in an indexer's number: set it to Prowlarr's own address.");
+  return { backend: url.origin + urlBase, urlBase, authorization: readCredentials(url) };
+}
+
+function readCredentials({ username, password }: URL): string {
+  if (!username && !password) return "";
+  try {
+    return `Basic ${Buffer.from(decodeURIComponent(`${username}:${password}`)).toString("base64")}`;
+  } catch {
+    throw new Problem("BACKEND_URL has a % in its user name or password that begins no character: write it as %25.");
+  }
 }
 
 function readPort(env: Environment): number {
@@ -70,38 +93,34 @@ function readPort(env: Environment): number {
 function readNumber(env: Environment, name: string, preset: number, most: number, expected: string): number {
   const value = env[name]?.trim() || String(preset);
   if (!/^\d{1,5}$/.test(value) || Number(value) < 1 || Number(value) > most)
-    throw new UsageError(`${name} must be ${expected}, not ${JSON.stringify(value)}.`);
+    throw new Problem(`${name} must be ${expected}, not ${JSON.stringify(value)}.`);
   return Number(value);
 }
 
-const LOG_LEVELS = ["debug", "info", "warn"] as const;
-type LogLevel = (typeof LOG_LEVELS)[number];
-
-function readLogLevel(env: Environment): LogLevel {
+function readLog(env: Environment): Log {
   const value = env["LOG_LEVEL"]?.trim().toLowerCase() || "info";
-  const level = LOG_LEVELS.find((level) => level === value);
-  if (!level) throw new UsageError(`LOG_LEVEL must be debug, info or warn, not ${JSON.stringify(value)}.`);
-  return level;
+  const least = ["debug", "info", "warn"].indexOf(value);
+  if (least < 0) throw new Problem(`LOG_LEVEL must be debug, info or warn, not ${JSON.stringify(value)}.`);
+  const quiet = () => {};
+  return { debug: least > 0 ? quiet : print, info: least > 1 ? quiet : print, warn: print };
 }
 
-/** One function a level; those below the level that was asked for do nothing. */
-export type Log = Record<LogLevel, (line: string) => void>;
-
-function createLog(least: LogLevel): Log {
-  // A line is a line, whatever control characters a title or a search holds.
-  const write = (line: string) => console.log(line.replace(/[\p{Cc}\p{Zl}\p{Zp}]/gu, "\uFFFD"));
-  const quiet = () => {};
-  return { debug: least === "debug" ? write : quiet, info: least === "warn" ? quiet : write, warn: write };
+/** Prints one line, whatever control characters a title, a search or an indexer's name holds. */
+function print(line: string): void {
+  console.log(line.replace(/[\p{Cc}\p{Zl}\p{Zp}]/gu, "\uFFFD"));
 }
 
 // ─── Rules: which values are French, and where in a release title the tag goes ──────────────────────────────────────
 //
 // Pure functions; the first part of proxy.test.ts is the table that they are held to. Their measure is what Sonarr's
-// and Radarr's own parsers make of the result: they find French, and all else (name, year, season, episodes, quality,
-// revision, group, hash, edition) is as it was before.
+// and Radarr's own parsers make of the result: they find French, and everything else (name, year, season, episodes,
+// quality, revision, group, hash, edition) is as it was before.
 //
-// The words of a title stand in lists and the patterns are built from them: to add a streaming service or a language,
+// The words of a title stand in lists, and the patterns are built from them: to add a streaming service or a language,
 // add a word. A hyphen in a word is any separator or none: WEB-DL is WEB-DL, WEB.DL, WEB DL and WEBDL.
+//
+// A title comes from a stranger, so a pattern reads it in one way only: a number is taken whole, and neighbouring parts
+// never match the same characters. Otherwise one title of a hundred characters could stop the proxy.
 
 /** What a French release gets: several languages, among them the French of France. */
 const TAG = "MULTi.VFF";
@@ -110,7 +129,8 @@ const FRENCH_WORDS = "french francais francaise fr fra fre vf vff vfq vfi vf2 vo
 const SUBTITLE_WORDS = "sub subs subbed subtitle subtitles subtitled sous subfrench vost vosta vostfr stfr";
 
 const FRENCH_TAGS = "VFF VOF VFQ VFI VF2 TRUEFRENCH FRENCH VF";
-const OTHER_TAGS = `MULTi VO VOA VOST VOSTFR SUBFRENCH SUBFORCED ENG ENGLISH FR FRE FRA AUDIO DUAL DUBBED DL WiTH AD
+const OTHER_TAGS = `MULTi VO VOA VOST VOSTFR SUBFRENCH SUBFORCED ENG ENGLISH GERMAN ITALIAN
+  ITA SPANISH ESP JAPANESE KOREAN FR FRE FRA AUDIO DUAL DUBBED DL WiTH AD
   COMPLETE INTEGRALE INTÉGRALE PROPER REPACK RERIP REAL iNTERNAL LIMITED UNRATED EXTENDED REMASTERED RESTORED UNCUT
   CUSTOM HYBRID IMAX HC HSBS 3D`;
 
@@ -118,7 +138,7 @@ const RESOLUTIONS = "4K 8K UHD FHD";
 const SOURCES = `WEB-DL WEB-Rip WEB-Mux WEB-HD WEB-HDRip WEB-DLRip Blu-Ray MBluRay BD BD-Rip BD-Mux BD-Remux BD-Light
   BD-Full BD25 BD50 BR-Rip UHD-BD UHD-BDRip UHD-Remux Remux HD-DVD HD-Light 4K-Light mHD HD-TV SD-TV PDTV DSR TV-Rip
   VOD-Rip HD-Rip HD-CAM DVD DVD5 DVD9 DVDR DVD-Rip DVD-Scr`;
-const CODECS = "x264 x265 x266 H-264 H-265 H-266 HEVC AVC AV1 VP9 XviD DivX MPEG-2 MPEG-4";
+const CODECS = "x264 x265 x266 H-264 H-265 H-266 HEVC AVC AV1 VP9 VC-1 XviD DivX MPEG-2 MPEG-4";
 const PICTURES = "HDR HDR10 HDR10+ HDR10Plus DV DoVi SDR 8-bit 10-bit Hi10 Hi10P";
 const SOUNDS = "DTS DTS-HD DTS-X TrueHD Atmos AC3 EAC3 DD DDP DD+ AAC FLAC Opus PCM LPCM MP3";
 /** Streaming services count only next to a WEB: many are words that a name may hold as well. */
@@ -126,7 +146,7 @@ const SERVICES = `Amazon AMZN ADN ATV ATVP CANAL+ CR CRAV DP DSNP HBO HMAX HULU 
   SALTO STAN TF1`;
 
 const SEASON_WORDS = "Saison Season Stagione Temporada";
-const EPISODE_WORDS = "E EP Épisode Episode Episodio Cap";
+const EPISODE_WORDS = "E EP Épisode Episode Episodio";
 const PART_WORDS = "Part Partie Vol Volume";
 const EXTENSIONS = "mkv mp4 avi ts m2ts wmv mpg iso nzb torrent srt ass sub rar zip";
 
@@ -134,75 +154,75 @@ const words = (list: string) => list.split(/\s+/);
 /** A pattern for any one word of the lists. */
 const anyOf = (...lists: string[]) =>
   `(?:${lists.flatMap(words).join("|").replaceAll("+", "\\+").replaceAll("-", "[ ._-]?")})`;
-/** The letters with which the words of a list begin. */
-const initialsOf = (list: string) =>
-  words(list)
-    .map((word) => word[0])
-    .join("");
 const pattern = (source: string, flags = "") => new RegExp(source, `iu${flags}`);
 
 const START = String.raw`(?<![\p{L}\p{N}])`;
 const END = String.raw`(?![\p{L}\p{N}])`;
 const GAP = "[ ._-]";
 
-const FORMAT = String.raw`(?:\d{3,4}(?:[pi]|x\d{3,4})|${anyOf(RESOLUTIONS, CODECS, PICTURES)}|${anyOf(SOUNDS)}(?:${GAP}?\d[ ._]\d)?)`;
-/** A WEB that stands alone is a source when a format, the group or the end follows, else a word ("Web of Lies"). */
-const SOURCE = String.raw`(?:${anyOf(SOURCES)}|${anyOf(SERVICES)}(?=${GAP}WEB)|WEB(?=${GAP}${FORMAT}|-|\)|[ .]*$))`;
-const QUALITY = `(?:${FORMAT}|${SOURCE})${END}`;
 const EXTENSION = String.raw`(?:\.${anyOf(EXTENSIONS)})?$`;
 const GROUP = String.raw`(?<=-)(?=\d*\p{L})[\p{L}\p{N}]+${EXTENSION}`;
-/** What a title says of picture and sound, where it isn't the group's name: before the first one goes the tag. */
-const INDICATOR = pattern(`${START}(?!${GROUP})${QUALITY}`, "g");
 
-// What ends the name: a season or an episode, a date, a year. It is taken whole, for a tag inside it loses episodes.
-const PART = String.raw`(?:${GAP}?${anyOf(PART_WORDS)}${GAP}?\d{1,2})?`;
-const NUMBER = String.raw`\d{1,5}(?:v\d|[ab])?`;
-const SEASON = String.raw`(?:S\d{1,4}|${anyOf(SEASON_WORDS)}${GAP}?\d{1,3})`;
-const EPISODE = `${anyOf(EPISODE_WORDS)}${GAP}?${NUMBER}`;
-const MORE_EPISODES = String.raw`(?:${GAP}{0,3}(?:S\d{1,4}${GAP}?)?(?:EP?${GAP}?${NUMBER}|\d{0,2}x\d\d?(?!\d))|[-~_]\d{1,5}|${GAP}\d{2,4}(?![pix\d])){0,50}`;
+const FORMAT = String.raw`(?:\d{3,4}(?:[pi]|x\d{3,4})|${anyOf(RESOLUTIONS, CODECS, PICTURES)}|${anyOf(SOUNDS)}(?:\d[ ._]\d)?)`;
+/** A WEB that stands alone is a source before a format, a tag, the group, a bracket's end or the end, else a word ("Web of Lies"). */
+const WEB = String.raw`WEB(?=${GAP}(?:${FORMAT}|${anyOf(FRENCH_TAGS, OTHER_TAGS)})${END}|-|[)\]]|[ .]*$)`;
+const QUALITY = `(?:${FORMAT}|${anyOf(SOURCES)}|${anyOf(SERVICES)}(?=${GAP}WEB)|${WEB})${END}`;
+/** A quality indicator: what a title says of picture and sound, where that isn't the group's name. */
+const QUALITY_INDICATOR = pattern(`${START}(?!${GROUP})${QUALITY}`, "g");
+
+// What ends the name: a season or an episode, else a date or a year; with the numbers that go on from there (-E03, 06-08
+// of 24, Part 2, 05-26), for a tag among them loses episodes.
+const NUMBER = String.raw`\d{1,5}(?!\d)`;
 const YEAR = String.raw`(?:18[89]\d|19\d\d|20\d\d)`;
-const MONTH_AND_DAY = String.raw`${GAP}?(?:0[1-9]|1[0-2])${GAP}?(?:0[1-9]|[12]\d|3[01])`;
+const SEASON = String.raw`(?:S|${anyOf(SEASON_WORDS)}${GAP}?)\d{1,4}(?!\d)`;
+const EPISODE = String.raw`${anyOf(EPISODE_WORDS)}${GAP}?${NUMBER}`;
+const LABEL = String.raw`(?:S|EP?|\d{0,2}x(?=\d\d?(?!\d))|of[ ._]|${anyOf(PART_WORDS)}${GAP}?)`;
+const BETWEEN = String.raw`[ ._~–(&+-]`;
+const MORE = String.raw`(?:(?:v\d|[a-h](?![\p{L}\p{N}]))?${BETWEEN}{0,3}(?:${LABEL}(?:${NUMBER}|XX)|(?<=${BETWEEN})\d{1,4}${END})){0,16}(?:v\d|[a-h])?(?:\.5)?${END}`;
 
-/** The first that is found ends the name. */
-const MARKERS = [
-  // S01E01, S01E01-E03, S15 E06, S6.E1E3, Season 1 - Episode 01, (S05E06-08 of 24), S01E11.5. Sonarr cuts off all up to
-  // `S01E01-` before it looks for the group, so that hyphen belongs to it.
-  String.raw`${START}${SEASON}${GAP}{0,3}(?:${EPISODE}|x\d\d?)${MORE_EPISODES}(?:\.5)?(?:[ ._]of[ ._](?:\d+|XX))?${END}-?`,
-  // 1x01, 1x01_02, 2010x15 - 2010x16
-  String.raw`${START}(?:\d{1,2}|${YEAR})x\d{1,3}${MORE_EPISODES}${END}`,
-  // 2023-05-26, 2015.0308, 1954-01-23 05 00 00
-  String.raw`${START}${YEAR}${MONTH_AND_DAY}(?:[ ._]\d\d){0,3}${PART}${END}`,
-  // E07-E08, Episode 99-100, Ep.01
-  `${START}${EPISODE}${MORE_EPISODES}${END}`,
-  // S01, S01-S09, Saison 1, Season 1 S01
-  String.raw`${START}${SEASON}(?:${GAP}{0,3}S?\d{1,4}){0,3}${PART}${END}`,
-  // 2019, 2049.2017, 1984 (2020), 1979-2015; a title that begins with a year begins with its name.
-  String.raw`(?<=[^\p{L}\p{N}])${YEAR}(?:[ ._([–-]{1,3}${YEAR})*${END}`,
+/** The first that is found ends the name, wherever it stands. Sonarr cuts off all up to `S01E01-` to look for the group. */
+const SEASON_MARKERS = [
+  String.raw`${START}${SEASON}${GAP}{0,3}(?:${EPISODE}|x\d\d?(?!\d))${MORE}(?:(?<=S\d{1,4}E\d{1,5})-)?`, // S01E01, S01.E01-E03, Season 1 - Episode 01, (S05E06-08 of 24)
+  String.raw`${START}(?:\d\d?|${YEAR})x\d{1,3}(?!\d)${MORE}`, // 1x01_02, 2010x15 - 2010x16
+  String.raw`${START}${YEAR}${GAP}?(?:0[1-9]|1[0-2])${GAP}?(?:0[1-9]|[12]\d|3[01])(?!\d)${MORE}`, // 2023-05-26, 2015.0308
+  `${START}Cap${GAP}?${NUMBER}${MORE}`, // [HDTV 720p][Cap.201_204]
+  `${START}${SEASON}${MORE}`, // S01, S01-S09, Saison 1
 ].map((source) => pattern(source));
+/** The first of these ends it otherwise, where no quality in brackets stands before it. */
+const OTHER_MARKERS = [
+  String.raw`${START}(?![\dA-F]{8}[\])])${EPISODE}${MORE}`, // E07-E08, Episode 99-100, Ep.01; but not the hash [E34E548F]
+  String.raw`(?<=[^\p{L}\p{N}])${YEAR}(?!\d)(?:[ ._([–-]{1,3}${YEAR}(?!\d))*${END}`, // 2019, 2049.2017, 1984 (2020); a title that begins with a year begins with its name
+].map((source) => pattern(source));
+const QUALITY_IN_BRACKETS = pattern(String.raw`(?<=[^\])][ ._]?)[([]${QUALITY}`);
 /** ` - 12 `, `_-_12v2_`, `Title-01[`: an anime episode for Sonarr, a part of the name for Radarr. */
-const ABSOLUTE_NUMBER = pattern(String.raw`(?:[ ._]-[ ._]|(?<=\w)-)#?\d{2,4}(?:\.5)?(?:[-~]\d{1,4})?(?:v\d)?${END}`);
+const ABSOLUTE_NUMBER = pattern(String.raw`(?:[ ._]-[ ._]|(?<=\w)-)\d{2,4}(?:\.5)?(?:v\d)?${END}`);
 
 /** Sonarr sees no language in a tag right before a word that begins with SUB: there it speaks of subtitles. */
 const FRENCH_TAG = pattern(`${START}${anyOf(FRENCH_TAGS)}${END}(?!${GAP}{0,3}sub)`, "g");
 const MULTI_TAG = pattern(`${START}MULTi${END}(?!${GAP}{0,3}(?:sub|${anyOf(FRENCH_TAGS)}${END}))`, "g");
-/** What follows a tag: another tag, a quality indicator, a bracket, the group, the end. */
+/** What follows a tag: another tag, a quality indicator, the group, the end. */
 const AFTER_A_TAG = pattern(
-  String.raw`[ ._\-)\]}]*(?:[([{]|(?:${anyOf(FRENCH_TAGS, OTHER_TAGS)}|${QUALITY})${END}|${GROUP}|${EXTENSION})`,
+  String.raw`[ ._\-()[\]{}]*(?:(?:${anyOf(FRENCH_TAGS, OTHER_TAGS)}|${QUALITY})${END}|${GROUP}|${EXTENSION})`,
   "y",
 );
+/** Past the marker's closing bracket, one separator (`_` must not touch the tag) and words that begin with SUB. */
+const AFTER_A_MARKER = pattern(String.raw`[)\]}】]?(?:(?:${GAP}*sub[\p{L}\p{N}]*)+[ ._]?|[ ._])?`, "y");
 /** Group, hash and extension at the end of a title. */
-const TAIL = pattern(String.raw`(?:-(?=\d*\p{L})[\p{L}\p{N}]+)?(?:[ ._]?[([][^)\]]*[)\]])*${EXTENSION}`);
+const TAIL = pattern(String.raw`(?:-(?=\d*\p{L})[\p{L}\p{N}]+)?(?:[ ._]?[([][^()[\]]*[)\]]){0,5}${EXTENSION}`);
 
-/** What happens to a title and why: `insert` goes in at the index `at`; where it is empty the title stays. */
+/** Characters. A file name has at most 255 bytes, so what is much longer is no release's title. */
+const LONGEST_TITLE = 300;
+
+/** What happens to a title: `insert` goes in at the index `at`; where it is empty, the title stays. */
 export interface Decision {
   at: number;
   insert: string;
-  reason: "already French" | "MULTi" | "indicator" | "marker" | "tail" | "before SUB" | "too long";
-  /** The word that decided: the tag or the quality indicator that was found. */
-  found: string;
-  /** What ends the name, such as `S02E01` or `2019`; empty where nothing does. */
-  marker: string;
+  /** Why, in a sentence for the user. */
+  reason: string;
 }
+
+const FRENCH = pattern(`${START}${anyOf(FRENCH_WORDS)}${END}`);
+const SUBTITLES = pattern(`${START}${anyOf(SUBTITLE_WORDS)}${END}`);
 
 /**
  * Whether the value of a `language` attribute says that there is French audio: `French`, `English, Français`, `fr-FR`,
@@ -213,98 +233,110 @@ export function isFrench(value: string): boolean {
   const plain = value.normalize("NFD").replace(/\p{M}/gu, "");
   return plain.split(/[,;/|&+]/).some((language) => FRENCH.test(language) && !SUBTITLES.test(language));
 }
-const FRENCH = pattern(`${START}${anyOf(FRENCH_WORDS)}${END}`);
-const SUBTITLES = pattern(`${START}${anyOf(SUBTITLE_WORDS)}${END}`);
-
 /**
- * Decides what a release title of French audio becomes. The result is idempotent: a title with its tag in place is
- * `already French`.
+ * Decides what a release title of French audio becomes.
+ *
+ * @param title without white space around it
  */
 export function decide(title: string): Decision {
-  const decision = findPlace(title);
-  const isLost = decision.insert && /sub/i.test(title) && findPlace(apply(title, decision)).reason !== "already French";
-  return isLost ? { ...decision, insert: "", reason: "before SUB" } : decision;
-}
-
-function findPlace(title: string): Decision {
-  const decision = { at: 0, insert: "", found: "", marker: "" };
-  if (title.length > LONGEST_TITLE) return { ...decision, reason: "too long" };
+  const stays = (reason: string): Decision => ({ at: 0, insert: "", reason });
+  if (title.length > LONGEST_TITLE) return stays(`longer than ${LONGEST_TITLE} characters: not a release title`);
 
   const name = findNameEnd(title);
-  const indicator = findIndicator(title, name.end);
-  decision.marker = name.marker;
+  const quality = findQuality(title, name);
 
-  // In a title that is all in capitals FRENCH may be a word of the name (THE.FRENCH.DISPATCH), unless MULTI precedes it.
-  const inCapitals = !/\p{Ll}/u.test(title.slice(0, indicator?.index));
-  const isFrenchTag = (tag: string, before: string) =>
-    tag !== "VF" && tag === tag.toUpperCase() && (!inCapitals || AFTER_MULTI.test(before));
-  const french = findTag(FRENCH_TAG, title, name.end, isFrenchTag);
-  if (french) return { ...decision, reason: "already French", found: french[0] };
+  // In a title that is all in capitals FRENCH may be a word of the name (THE.FRENCH.DISPATCH).
+  const inCapitals = !/\p{Ll}/u.test(title.slice(0, quality?.index));
+  const isWrittenAsTag = (word: string) =>
+    word !== "VF" && word === word.toUpperCase() && !(inCapitals && word === "FRENCH");
+  const french = findTag(FRENCH_TAG, title, name.end, isWrittenAsTag);
+  if (french) return stays(`already French: "${french[0]}"`);
 
-  const multi = findTag(MULTI_TAG, title, name.end, (tag) => tag === "MULTi" || tag === "MULTI");
+  const multi = findTag(MULTI_TAG, title, name.end, (word) => word === "MULTi" || word === "MULTI");
   if (multi) {
     const at = multi.index + multi[0].length;
-    return { ...decision, reason: "MULTi", found: multi[0], at, insert: title[at] === "_" ? ".VFF." : ".VFF" };
+    return { at, insert: title[at] === "_" ? ".VFF." : ".VFF", reason: `${multi[0]} found: ".VFF" added` };
   }
-  if (indicator) {
-    const at = name.certain ? beforeBrackets(title, indicator.index, name.end) : insideBrackets(title, indicator.index);
-    return { ...decision, reason: "indicator", found: indicator[0], ...tagBeside(title, at) };
-  }
-  if (name.end) return { ...decision, reason: "marker", ...tagBeside(title, afterMarker(title, name.end)) };
-  return { ...decision, reason: "tail", ...tagBeside(title, title.search(TAIL)) };
+  const nameEnd = name.end ? `name ends after "${name.marker}"` : "no year or episode found";
+  if (quality)
+    return { ...beforeQuality(title, quality.index, name), reason: `${nameEnd}; tag goes before "${quality[0]}"` };
+  if (name.end)
+    return { ...afterMarker(title, name.end), reason: `${nameEnd}; no quality follows, so the tag goes right there` };
+  return { ...beforeTail(title), reason: "no year, episode or quality found; tag goes before group and extension" };
 }
-const AFTER_MULTI = new RegExp(`${START}MULT[Ii]${GAP}$`, "u");
-/** Characters. A file name has at most 255 bytes, so what is much longer is no release's title. */
-const LONGEST_TITLE = 1000;
 
-function findNameEnd(title: string): { end: number; marker: string; certain: boolean } {
-  for (const marker of MARKERS) {
-    const match = marker.exec(title);
-    if (match) return { end: match.index + match[0].length, marker: match[0], certain: true };
-  }
-  const number = ABSOLUTE_NUMBER.exec(title);
-  if (number) return { end: number.index + number[0].length, marker: number[0], certain: false };
-  return { end: 0, marker: "", certain: false };
+/** The title that a decision leads to. */
+export function apply(title: string, { at, insert }: Decision): string {
+  return title.slice(0, at) + insert + title.slice(at);
+}
+
+/** Where the name of the series or film ends, and the marker that ends it; 0 where nothing does. */
+interface NameEnd {
+  end: number;
+  marker: string;
+  /** Not so for an anime's absolute number, which may belong to the name. */
+  isCertain: boolean;
+}
+
+function findNameEnd(title: string): NameEnd {
+  const beforeBrackets = title.slice(0, QUALITY_IN_BRACKETS.exec(title)?.index);
+  const marker = firstMatch(SEASON_MARKERS, title) ?? firstMatch(OTHER_MARKERS, beforeBrackets);
+  const match = marker ?? ABSOLUTE_NUMBER.exec(title);
+  if (!match) return { end: 0, marker: "", isCertain: false };
+  return { end: match.index + match[0].length, marker: match[0], isCertain: marker !== undefined };
+}
+
+function firstMatch(patterns: RegExp[], text: string): RegExpExecArray | undefined {
+  return patterns
+    .values()
+    .map((pattern) => pattern.exec(text))
+    .find((match) => match !== null);
 }
 
 /** The first quality indicator after the name; one at the start of a title, or in a group's brackets there, is none. */
-function findIndicator(title: string, nameEnd: number): RegExpExecArray | null {
-  INDICATOR.lastIndex = nameEnd || /^\[[^\]]*\]|^/.exec(title)![0].length || 1;
-  return INDICATOR.exec(title);
+function findQuality(title: string, { end, isCertain }: NameEnd): RegExpExecArray | null {
+  QUALITY_INDICATOR.lastIndex = end || /^\[[^\]]*\]|^/.exec(title)![0].length || 1;
+  const quality = QUALITY_INDICATOR.exec(title);
+  // Sonarr knows [WEB] by its two brackets, and inside of brackets is where the tag has to go if the end isn't certain.
+  const isLoneWeb = quality && /^WEB[)\]]/i.test(title.slice(quality.index));
+  return isLoneWeb && !isCertain ? QUALITY_INDICATOR.exec(title) : quality;
 }
 
-/** The first tag that is surely one, or that stands where tags stand: after the name, and followed by its like. */
-function findTag(tags: RegExp, title: string, nameEnd: number, surely: (tag: string, before: string) => boolean) {
-  let likely: RegExpExecArray | undefined;
-  for (const match of title.matchAll(tags)) {
-    if (surely(match[0], title.slice(0, match.index))) return match;
-    AFTER_A_TAG.lastIndex = match.index + match[0].length;
-    if (match.index >= nameEnd && (match[0] === "VF" || AFTER_A_TAG.test(title))) likely ??= match;
-  }
-  return likely;
+/** The first tag that is written as only tags are, or that stands where tags stand: after the name, before their like. */
+function findTag(tags: RegExp, title: string, nameEnd: number, isWrittenAsTag: (word: string) => boolean) {
+  return title.matchAll(tags).find(({ 0: word, index }) => {
+    if (isWrittenAsTag(word)) return true;
+    AFTER_A_TAG.lastIndex = index + word.length;
+    return index >= nameEnd && (word === "VF" || AFTER_A_TAG.test(title));
+  });
 }
 
-function beforeBrackets(title: string, at: number, nameEnd: number): number {
-  while (at > nameEnd && "([{【".includes(title[at - 1]!)) at--;
-  return at;
+type Insertion = Pick<Decision, "at" | "insert">;
+
+/** The tag before a quality indicator, and before the bracket or the hyphen that the indicator stands behind. */
+function beforeQuality(title: string, at: number, name: NameEnd): Insertion {
+  // Where the name's end can't be told, Radarr reads all before a bracket as the name. Sonarr knows `[WEB ` as a start.
+  if (!name.isCertain && /[([]/.test(title[at - 1] ?? ""))
+    return tagBeside(title, /^WEB[ .]/i.test(title.slice(at)) ? at + 4 : at);
+  while (at > name.end && "([{【".includes(title[at - 1]!)) at--;
+  if (at - 1 === name.end && title[at - 1] === "-") return { at: at - 1, insert: `.${TAG}.` };
+  return tagBeside(title, at);
 }
 
-/** Where the name's end can't be told, Radarr reads all before a bracket as the name. Sonarr knows `[WEB ` as a start. */
-function insideBrackets(title: string, at: number): number {
-  return /^[([]WEB[ .]/i.test(title.slice(at - 1)) ? at + 4 : at;
+function afterMarker(title: string, nameEnd: number): Insertion {
+  AFTER_A_MARKER.lastIndex = nameEnd;
+  return tagBeside(title, nameEnd + AFTER_A_MARKER.exec(title)![0].length);
 }
 
-/** Past the marker's closing bracket, one separator (`_` must not touch the tag) and words that begin with SUB. */
-function afterMarker(title: string, nameEnd: number): number {
-  return matchAt(AFTER_MARKER, title, nameEnd);
+function beforeTail(title: string): Insertion {
+  return tagBeside(title, title.search(TAIL));
 }
-const AFTER_MARKER = pattern(String.raw`[)\]}】]?(?:(?:${GAP}*sub[\p{L}\p{N}]*)+[ ._]?|[ ._])?`, "y");
 
 /**
  * The tag with its separators for the index `at`: the title's own, a dot or a space. Never an underscore: to the `\b`
  * of the clients' custom formats that is a letter, so `VFF_` is not VFF.
  */
-function tagBeside(title: string, at: number): { at: number; insert: string } {
+function tagBeside(title: string, at: number): Insertion {
   const before = title[at - 1] ?? "";
   const after = title[at] ?? "";
   const separator = [before, after].includes(" ") || (!/[._]/.test(before) && title.includes(" ")) ? " " : ".";
@@ -313,44 +345,33 @@ function tagBeside(title: string, at: number): { at: number; insert: string } {
   return { at, insert: left + TAG + right };
 }
 
-/** The title that a decision leads to. */
-export function apply(title: string, { at, insert }: Decision): string {
-  return title.slice(0, at) + insert + title.slice(at);
-}
-
-/** Why a title was tagged as it was, or not, in a user's words. */
-export function explain({ reason, found, marker }: Decision): string {
-  const name = marker ? `name ends after "${marker}"` : "no year or episode found";
-  switch (reason) {
-    case "already French":
-      return `already French: "${found}"`;
-    case "MULTi":
-      return `${found} found: ".VFF" added`;
-    case "indicator":
-      return `${name}; tag goes before "${found}"`;
-    case "marker":
-      return `${name}; no quality indicator follows, so the tag goes right there`;
-    case "tail":
-      return "no year, episode or quality indicator found; tag goes to the end, before group and file extension";
-    case "before SUB":
-      return "a word that begins with SUB would follow the tag, and Sonarr would take it for subtitles: left as it is";
-    case "too long":
-      return `longer than ${LONGEST_TITLE} characters: not a release title`;
-  }
-}
-
 // ─── Feed: a search response with its French titles tagged ──────────────────────────────────────────────────────────
 //
-// The feed is spliced, never printed anew: all bytes but the inserted tags are the backend's own. It is read as Latin-1,
-// one character a byte, so that an index into the text is an offset in the feed, whatever its encoding. All searches go
-// forward from where the last one ended, so that no feed, however hostile, takes more than linear time.
+// The feed is spliced, never printed anew: every byte but the inserted tags is the backend's own. It is read as Latin-1,
+// one character a byte, so that an index into the text is an offset in the feed, whatever its encoding. Whether the feed
+// is well-formed is the client's to judge. Every search goes forward from where the last one ended, so that no feed,
+// however hostile, takes more than linear time.
 
-/** A release of French audio: its title as a client reads it, what happens to it, and how far into the element. */
-export interface FrenchRelease {
-  title: string;
-  decision: Decision;
-  offset: number;
-}
+/** A comment, a CDATA section or a processing instruction; one that has no end reaches to the feed's. */
+const SECTION = /<!--[^]*?(?:-->|$)|<!\[CDATA\[[^]*?(?:\]\]>|$)|<\?(?!xml\s)[^]*?(?:\?>|$)/g;
+const ITEM = /<item(?:\s[^<>]*)?(?<!\/)>/g;
+const ATTRIBUTES = `[^<>"']*(?:(?:"[^"<]*"|'[^'<]*')[^<>"']*){0,100}`;
+const XML_TAG = new RegExp(String.raw`<(\/?)([^\s<>/"'!?]+)(?=[\s/>])${ATTRIBUTES}>`, "g");
+
+/** Where an attribute's value begins with `language`. `English` is passed by: none of its letters begins a French word. */
+const LANGUAGE = pattern(`["']\\s*language(?!" value="[^"<&${words(FRENCH_WORDS).map(([first]) => first)}]*")`, "g");
+const LANGUAGE_TAG = new RegExp(String.raw`^<(?:[^\s<>/"']*:)?attr\s(${ATTRIBUTES}?)\/?>`);
+const LONGEST_LANGUAGE_TAG = 1000;
+const parser = new XMLParser({
+  ignoreAttributes: false,
+  attributeNamePrefix: "",
+  trimValues: false,
+  htmlEntities: true,
+});
+
+/** What a title is written with: CDATA sections, references, characters. */
+const WRITTEN = /<!\[CDATA\[([^]*?)\]\]>|&[^\s&;<>]+;|[^]/g;
+const CHARACTERS: Record<string, string> = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'" };
 
 /** A search response, tagged: the backend's bytes in pieces, with the tags between them. */
 export interface TaggedFeed {
@@ -359,238 +380,87 @@ export interface TaggedFeed {
   french: FrenchRelease[];
 }
 
+/** A release of French audio: its title as a client reads it, and what happens to it. */
+export interface FrenchRelease {
+  title: string;
+  decision: Decision;
+  /** Behind how many bytes of the title, as the feed writes it, the tag goes. */
+  offset: number;
+}
+
+/** From the index `start` up to, but not including, the index `end`. */
+interface Span {
+  start: number;
+  end: number;
+}
+
 /**
- * Tags the French releases of a search response.
+ * Tags the French releases of a search response: the items that have a `language` attribute which says French.
  *
  * @param feed the response's bytes, uncompressed, in any encoding that contains ASCII
- * @returns one piece, the feed itself, where there is nothing to do: no French, not a feed, not well-formed
  */
 export function tagFeed(feed: Uint8Array): TaggedFeed {
-  const untouched = { pieces: [feed], items: 0, french: [] };
-  const tagged = tagInParts(feed, PART_SIZE);
-  return tagged ?? (feed.length > PART_SIZE ? tagInParts(feed, feed.length) : undefined) ?? untouched;
-}
-/** Bytes. A large feed is read in parts that fit into the processor's cache. */
-const PART_SIZE = 256 * 1024;
-
-/** `tagFeed`, reading `size` bytes at a time; nothing where the feed isn't well-formed, or not when cut into parts. */
-function tagInParts(feed: Uint8Array, size: number): TaggedFeed | undefined {
-  const bytes = Buffer.from(feed.buffer, feed.byteOffset, feed.byteLength);
-  const parts = partsOf(bytes, size);
-  const whole = parts.length === 1 ? bytes.toString("latin1") : undefined;
-  const textOf = ({ start, end }: Span) => whole ?? bytes.toString("latin1", start, end);
-  if (!parts.some((part) => mentionsOfFrench(textOf(part)).length > 0)) {
-    const items = parts.reduce((sum, part) => sum + (textOf(part).match(/<item[\s>/]/g)?.length ?? 0), 0);
-    return { pieces: [feed], items, french: [] };
-  }
-
+  const xml = Buffer.from(feed.buffer, feed.byteOffset, feed.byteLength).toString("latin1");
+  // What stands in a section is no markup.
+  const markup = xml.replace(SECTION, (section) => " ".repeat(section.length));
   const tagged: TaggedFeed = { pieces: [], items: 0, french: [] };
-  const place: Place = { ancestors: [], hasRoot: false };
   let copied = 0;
-  for (const part of parts) {
-    const xml = textOf(part);
-    const items = readItems(xml, mentionsOfFrench(xml), place, part.end === feed.length);
-    if (!items) return undefined;
-    tagged.items += items.length;
-    for (const { title, french } of items) {
-      const release = french && title ? readRelease(xml.slice(title.start, title.end)) : undefined;
-      if (!release) continue;
-      tagged.french.push(release);
-      if (!release.decision.insert) continue;
-      const at = part.start + title!.start + release.offset;
-      tagged.pieces.push(feed.subarray(copied, at), release.decision.insert);
-      copied = at;
-    }
+  let nextFrench = findFrench(markup, 0);
+  for (const item of itemsOf(markup)) {
+    tagged.items++;
+    if (nextFrench < item.start) nextFrench = findFrench(markup, item.start);
+    if (nextFrench > item.end) continue;
+    const title = findTitle(markup, item);
+    const release = title && readTitle(xml.slice(title.start, title.end));
+    if (!title || !release) continue;
+    tagged.french.push(release);
+    if (!release.decision.insert) continue;
+    const at = title.start + release.offset;
+    tagged.pieces.push(feed.subarray(copied, at), release.decision.insert);
+    copied = at;
   }
   tagged.pieces.push(feed.subarray(copied));
   return tagged;
 }
 
-/** Cuts a feed behind items, into parts of about `size` bytes. */
-function partsOf(feed: Buffer, size: number): Span[] {
-  const parts: Span[] = [];
-  for (let start = 0; start < feed.length;) {
-    const cut = start + size < feed.length ? feed.lastIndexOf("</item>", start + size) + "</item>".length : 0;
-    const end = cut > start ? cut : feed.length;
-    parts.push({ start, end });
-    start = end;
-  }
-  return parts;
-}
-
-/** Where the tags start that name a language which may be French: a look, before any reading. */
-function mentionsOfFrench(xml: string): number[] {
-  const starts: number[] = [];
-  for (LANGUAGE.lastIndex = 0; LANGUAGE.test(xml);) {
-    const start = xml.lastIndexOf("<", LANGUAGE.lastIndex);
-    const next = xml.indexOf("<", LANGUAGE.lastIndex);
-    if (start >= 0) starts.push(start);
-    LANGUAGE.lastIndex = next < 0 ? xml.length : next;
-  }
-  return starts;
-}
-/** An attribute's value that begins with `language`, unless no French word can begin in the value after it (English). */
-const LANGUAGE = pattern(String.raw`=\s*["']\s*language(?!" value="[^"<&${initialsOf(FRENCH_WORDS)}]*")`, "g");
-
-/** A release: the span of its own title's content, and whether one of its languages is French. */
-type Item = { title: Span | undefined; french: boolean };
-type Span = { start: number; end: number };
-
-/** The items of a feed's part, or nothing where it isn't well-formed, or ends within an item. */
-function readItems(xml: string, mentions: number[], place: Place, isLast: boolean): Item[] | undefined {
-  const items: Item[] = [];
-  let item: Item | undefined;
-  let itemDepth = 0;
-  let next = 0;
-
-  const lookForFrench = (start: number, end: number) => {
-    while (mentions[next]! < start) next++;
-    for (; mentions[next]! < end; next++)
-      item!.french ||= saysFrench(xml.slice(mentions[next], matchAt(XML_TAG, xml, mentions[next]!)));
-  };
-
-  const visitor: Visitor = {
-    open(name, depth, start, end) {
-      if (!item && name === "item") {
-        items.push((item = { title: undefined, french: false }));
-        itemDepth = depth;
-      } else if (item && depth === itemDepth + 1) {
-        if (name === "title") item.title ??= { start: end, end: 0 };
-        lookForFrench(start, end);
-      }
-    },
-    close(depth, start) {
-      if (item?.title && depth === itemDepth + 1) item.title.end ||= start;
-      if (depth === itemDepth) item = undefined;
-    },
-    leaves(start, end, depth) {
-      if (!item)
-        for (const _ of xml.slice(start, end).matchAll(/<item[\s>/]/g)) items.push({ title: undefined, french: false });
-      if (!item || depth !== itemDepth + 1) return;
-      item.title ??= findTitle(xml, start, end);
-      lookForFrench(start, end);
-    },
-  };
-  return walk(xml, place, isLast, visitor) && !item ? items : undefined;
-}
-
-/** Where in a document a part of it begins: within which elements, and whether its root element has been seen. */
-interface Place {
-  ancestors: string[];
-  hasRoot: boolean;
-}
-
-/** What `walk` meets; `depth` is the number of an element's ancestors. */
-interface Visitor {
-  /** A start tag from `start` to `end`. */
-  open(name: string, depth: number, start: number, end: number): void;
-  /** An end tag that starts at `start`. */
-  close(depth: number, start: number): void;
-  /** Elements side by side that hold nothing but text, from the first one's start to the last one's end. */
-  leaves(start: number, end: number, depth: number): void;
-}
-
-/**
- * Walks through the elements of a document's part, and moves `place` on. Returns whether it is well-formed as far as that
- * can shift a title: tags, attributes, nesting, comments, CDATA sections, references (XML 1.0, §2 to §4). Nothing is
- * expanded.
- */
-function walk(xml: string, place: Place, isLast: boolean, visitor: Visitor): boolean {
-  const { ancestors } = place;
-  let stray = strayAmpersand(xml, 0);
-  let at = !place.hasRoot && xml.startsWith(BYTE_ORDER_MARK) ? BYTE_ORDER_MARK.length : 0;
-  for (;;) {
-    const start = xml.indexOf("<", at);
-    const depth = ancestors.length;
-    if (depth === 0 && xml.slice(at, start < 0 ? undefined : start).trim()) return false;
-    if (start < 0) return stray === Infinity && (!isLast || (place.hasRoot && depth === 0));
-
-    const mark = xml[start + 1];
-    if (mark === "/") {
-      const name = ancestors.pop();
-      if (name === undefined || !xml.startsWith(name, start + 2)) return false;
-      at = matchAt(END_OF_TAG, xml, start + 2 + name.length);
-      visitor.close(depth - 1, start);
-    } else if (mark === "!" || mark === "?") {
-      at = endOfSection(xml, start);
-      if (stray < start) return false;
-      if (stray < at) stray = strayAmpersand(xml, at);
-    } else {
-      if (place.hasRoot && depth === 0) return false;
-      place.hasRoot = true;
-      // Nearly all that a feed holds are leaves in plain spelling: those are taken as many at a time as a pattern can.
-      at = depth > 0 ? matchAt(LEAVES, xml, start) : 0;
-      const isTag = at === 0;
-      if (isTag) at = matchAt(XML_TAG, xml, start);
-      if (!isTag || xml[at - 2] === "/") {
-        visitor.leaves(start, at, depth);
-      } else {
-        const name = xml.slice(start + 1, matchAt(NAME, xml, start + 1));
-        visitor.open(name, depth, start, at);
-        if (ancestors.push(name) > DEEPEST) return false;
-      }
-    }
-    if (at <= 0) return false;
+/** The content of each item that has an end. */
+function* itemsOf(markup: string): Generator<Span> {
+  for (ITEM.lastIndex = 0; ITEM.test(markup);) {
+    const start = ITEM.lastIndex;
+    const end = markup.indexOf("</item>", start);
+    if (end < 0) return;
+    yield { start, end };
+    ITEM.lastIndex = end;
   }
 }
-const BYTE_ORDER_MARK = "\xEF\xBB\xBF";
-/** A feed is five elements deep; what goes deeper than XML parsers do isn't one (libxml2: 256). */
-const DEEPEST = 256;
-const NAME = /[^\s<>/&"'=!?]{1,1000}/y;
-const ATTRIBUTES = String.raw`(?:\s+[^\s<>/&"'=]+\s*=\s*(?:"[^"<]*"|'[^'<]*')){0,1000}\s*`;
-const XML_TAG = new RegExp(`<${NAME.source}${ATTRIBUTES}/?>`, "y");
-const END_OF_TAG = /\s*>/y;
-const LEAVES = /(?:<([\w:.-]{1,100})(?: [\w:.-]+="[^"<]*"){0,50} ?(?:\/>|>[^<]*<\/\1>)\s*){1,50}/y;
 
-/** The content of the first `<title>` among leaves; in most feeds it is the first of them. */
-function findTitle(xml: string, start: number, end: number): Span | undefined {
-  const found = xml.startsWith("<title>", start) ? 0 : xml.slice(start, end).search(/<title[\s>]/);
-  if (found < 0) return undefined;
-  const content = matchAt(XML_TAG, xml, start + found);
-  if (content === 0 || xml[content - 2] === "/") return undefined;
-  return { start: content, end: xml.indexOf("<", content) };
-}
-
-/** Where the match of a sticky (or, from there on, a global) pattern at an offset ends, or 0. */
-function matchAt(pattern: RegExp, text: string, at: number): number {
-  pattern.lastIndex = at;
-  pattern.test(text);
-  return pattern.lastIndex;
-}
-
-/** The end of a comment, a CDATA section, a processing instruction or the DOCTYPE; -1 where there is none. */
-function endOfSection(xml: string, start: number): number {
-  for (const [opening, closing] of SECTIONS) {
-    if (!xml.startsWith(opening, start)) continue;
-    const end = xml.indexOf(closing, start + opening.length);
-    return end < 0 ? -1 : end + closing.length;
+/** Where the next tag stands that says French, or Infinity. */
+function findFrench(markup: string, from: number): number {
+  for (LANGUAGE.lastIndex = from; LANGUAGE.test(markup);) {
+    const start = markup.lastIndexOf("<", LANGUAGE.lastIndex);
+    const next = markup.indexOf("<", LANGUAGE.lastIndex);
+    if (saysFrench(markup.slice(start, next))) return start;
+    if (next < 0) break;
+    LANGUAGE.lastIndex = next;
   }
-  return endOfDoctype(xml, start);
+  return Infinity;
 }
-const SECTIONS = [
-  ["<!--", "-->"],
-  ["<![CDATA[", "]]>"],
-  ["<?", "?>"],
-] as const;
 
-function endOfDoctype(xml: string, start: number): number {
-  if (!xml.startsWith("<!DOCTYPE", start)) return -1;
-  let inSubset = false;
-  for (DOCTYPE_PART.lastIndex = start; DOCTYPE_PART.test(xml);) {
-    const last = xml[DOCTYPE_PART.lastIndex - 1];
-    if (last === "[") inSubset = true;
-    else if (last === "]") inSubset = false;
-    else if (last === ">" && !inSubset) return DOCTYPE_PART.lastIndex;
+/** The content of the item's own title: the first `<title>` that is not within another element, if it is text alone. */
+function findTitle(markup: string, item: Span): Span | undefined {
+  let depth = 0;
+  XML_TAG.lastIndex = item.start;
+  for (let tag; (tag = XML_TAG.exec(markup)) && tag.index < item.end;) {
+    const [text, slash, name] = tag;
+    if (slash) depth--;
+    else if (text.endsWith("/>")) continue;
+    else if (name === "title" && depth === 0) {
+      const [start, end] = [XML_TAG.lastIndex, markup.indexOf("<", XML_TAG.lastIndex)];
+      return markup.startsWith("</title", end) ? { start, end } : undefined;
+    } else depth++;
   }
-  return -1;
+  return undefined;
 }
-const DOCTYPE_PART = /[^"'<>[\]]+|"[^"]*"|'[^']*'|<!--[^]*?-->|<(?!!--)|[>[\]]/y;
-
-/** The next `&` that begins no reference, or Infinity. */
-function strayAmpersand(xml: string, from: number): number {
-  return (matchAt(STRAY_AMPERSAND, xml, from) || Infinity) - 1;
-}
-const STRAY_AMPERSAND = /&(?!(?:#\d+|#x[\da-f]+|[^\s<>&;#"']+);)/gi;
 
 /**
  * A function of a piece of a feed that remembers its answers: a feed's attributes are few different ones, and its titles
@@ -605,76 +475,44 @@ function remembering<Answer>(answer: (text: string) => Answer): (text: string) =
     const copy = Buffer.from(text, "latin1").toString("latin1");
     const given = answer(copy);
     if (answers.size === 1000) answers.clear();
-    if (text.length <= LONGEST_TITLE) answers.set(copy, given);
+    if (text.length <= 1000) answers.set(copy, given);
     return given;
   };
 }
 
-/** Whether a tag is a `language` attribute that says French. */
-const saysFrench = remembering((tag) => {
-  if (tag.length > LONGEST_TITLE) return false;
-  const { element, name, value } = parseTag(readable(tag));
-  return /^(?:.*:)?attr$/.test(element) && name.trim().toLowerCase() === "language" && isFrench(value);
-});
-
-/** The parser resolves references; a tag that has none is read by a pattern, for a feed may hold thousands of values. */
-function parseTag(tag: string): { element: string; name: string; value: string } {
-  const found = { element: tag.slice(1, matchAt(NAME, tag, 1)), name: "", value: "" };
-  if (!tag.includes("&")) {
-    ATTRIBUTE.lastIndex = 0;
-    for (let match; (match = ATTRIBUTE.exec(tag));) {
-      const [, key, value] = match;
-      if (key === "name" || key === "value") found[key] = value!.slice(1, -1);
-    }
-    return found;
-  }
+/** Whether the text from one `<` to the next begins with an `attr` element for a language that is French. */
+const saysFrench = remembering((text) => {
+  const attributes = text.length <= LONGEST_LANGUAGE_TAG && LANGUAGE_TAG.exec(readable(text))?.[1];
+  if (!attributes) return false;
   try {
-    const [attributes] = Object.values(parser.parse(tag.replace(/\/?>$/, "/>"))) as [object];
-    return { ...found, ...attributes, element: found.element };
+    const { name, value } = parser.parse(`<attr ${attributes}/>`).attr as Record<string, string>;
+    return name?.trim().toLowerCase() === "language" && isFrench(value ?? "");
   } catch {
     // fast-xml-parser refuses attributes such as __proto__.
-    return found;
+    return false;
   }
-}
-const ATTRIBUTE = /([^\s"'=]+)\s*=\s*("[^"]*"|'[^']*')/g;
-const parser = new XMLParser({
-  ignoreAttributes: false,
-  attributeNamePrefix: "",
-  parseTagValue: false,
-  trimValues: false,
-  htmlEntities: true,
 });
 
-/** Decides on the content of a title element; nothing where it is empty or holds elements. */
-const readRelease = remembering((content): FrenchRelease | undefined => {
-  const raw = readable(content);
-  const { text, shifts } = withoutMarkup(raw);
+/** Decides on a title as it is written in the feed; nothing where it is empty or holds elements. */
+const readTitle = remembering((written): FrenchRelease | undefined => {
+  if (written.length > 10 * LONGEST_TITLE) return undefined;
+  const raw = readable(written);
+  let text = "";
+  // Where in `raw` each character of the text ends.
+  const ends = [0];
+  for (const { 0: piece, 1: data, index } of raw.matchAll(WRITTEN)) {
+    if (piece === "<") return undefined;
+    const characters = data ?? readReference(piece);
+    for (let n = 1; n <= characters.length; n++)
+      ends.push(index + (data === undefined ? piece.length : "<![CDATA[".length + n));
+    text += characters;
+  }
   const title = text.trim();
   if (!title) return undefined;
   const decision = decide(title);
-  const index = text.length - text.trimStart().length + decision.at;
-  const offset = index + shifts.findLast(({ from }) => from <= index)!.by;
-  return { title, decision, offset: raw === content ? offset : Buffer.byteLength(raw.slice(0, offset)) };
+  const offset = ends[text.length - text.trimStart().length + decision.at]!;
+  return { title, decision, offset: raw === written ? offset : Buffer.byteLength(raw.slice(0, offset)) };
 });
-
-/** A title with references and CDATA sections resolved, and by how much its characters then stand further on in `raw`. */
-function withoutMarkup(raw: string): { text: string; shifts: { from: number; by: number }[] } {
-  const shifts = [{ from: 0, by: 0 }];
-  if (!/[&<]|\]\]>/.test(raw)) return { text: raw, shifts };
-  if (raw.length > 10 * LONGEST_TITLE) return { text: "", shifts };
-  if (/<|\]\]>/.test(raw.replace(/<!\[CDATA\[[^]*?\]\]>/g, ""))) return { text: "", shifts };
-  let by = 0;
-  let inData = false;
-  const text = raw.replace(/<!\[CDATA\[|\]\]>|&[^\s&;<>]+;/g, (markup: string, index: number) => {
-    const isReference = markup[0] === "&";
-    const character = inData && markup !== "]]>" ? markup : isReference ? readReference(markup) : "";
-    if (!isReference) inData = markup !== "]]>";
-    by += markup.length - character.length;
-    shifts.push({ from: index + markup.length - by + (isReference ? 0 : 1), by });
-    return character;
-  });
-  return { text, shifts };
-}
 
 /** What was read as Latin-1, one character a byte, as UTF-8 where it is that; Latin-1 and broken UTF-8 stay as read. */
 function readable(text: string): string {
@@ -685,26 +523,37 @@ function readable(text: string): string {
 
 /** The character that a reference such as `&amp;`, `&#233;` or `&#xE9;` stands for; an unknown one stays as it is. */
 function readReference(reference: string): string {
-  const number = reference.match(/^&#(?:x([\da-f]+)|(\d+));$/i);
-  const code = number ? parseInt(number[1] ?? number[2]!, number[1] ? 16 : 10) : NaN;
+  const code = Number(/^&#(x?[\da-f]+);$/i.exec(reference)?.[1]!.replace(/^x/i, "0x"));
   return code <= 0x10ffff ? String.fromCodePoint(code) : (CHARACTERS[reference] ?? reference);
 }
-const CHARACTERS: Record<string, string> = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'" };
 
 // ─── Proxy: a request comes in, goes to the backend, and its answer goes back ───────────────────────────────────────
 
-/** What a request is for. All else never reaches the backend, so that its web page and its key stay private. */
-type Route = "health" | "search" | "pass";
+const SEARCH = /^\/\d{1,9}\/api$/;
+/** Nothing else reaches the backend, so that its web page and its key stay private; nor does `/api/v1/..%2f..%2f`. */
+const PASSED_ON = /^\/(?:\d{1,9}\/download$|api\/v1\/(?!.*%(?:2[EeFf]|5[Cc]|25)).)/;
+/** The part of a path that holds no key: words and numbers. */
+const PLAIN_SEGMENTS = /^(?:\/(?:[a-z]{1,20}|v1|\d{1,9})(?![^/]))*/i;
 
-function routeOf(path: string): Route | undefined {
-  if (HIDDEN_DOT_SEGMENT.test(path)) return undefined;
-  if (path === "/health") return "health";
-  if (/^\/\d+\/api$/.test(path)) return "search";
-  if (/^\/(?:\d+\/download$|api\/v1\/.)/.test(path)) return "pass";
-  return undefined;
-}
-/** A dot segment that the URL parser leaves as it is, such as `..%2F`, encoded however often. */
-const HIDDEN_DOT_SEGMENT = /(?:\/|%(?:25)*(?:2f|5c))(?:\.|%(?:25)*2e){1,2}(?=\/|%(?:25)*(?:2f|5c)|$)/i;
+const HOP_BY_HOP = words(
+  "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer upgrade expect",
+);
+/** Tells this proxy from any other in a `Via` header (RFC 9110, §7.6.3). */
+const VIA = `language-tag-proxy-${crypto.randomUUID()}`;
+
+/** A redirect is the client's to follow. The backend is on the home network: HTTP_PROXY is not meant for it. */
+const DIRECT = { redirect: "manual", proxy: false } as const;
+
+/** Bytes. 5,000 releases are 8 MiB. */
+const LARGEST_FEED = 32 * 1024 * 1024;
+
+const NO_ROUTE = new Problem(
+  "No such route: the proxy serves /health, /<id>/api, /<id>/download and /api/v1/; ask Prowlarr itself for anything else.",
+  404,
+);
+const LOOP = new Problem("BACKEND_URL is the proxy's own address: set it to Prowlarr's.", 508);
+const TOO_LARGE = new Problem(`The feed is larger than ${LARGEST_FEED >> 20} MiB: search for less at a time.`);
+const CLIENT_LEFT = new Problem("the client left", 499);
 
 /**
  * Serves until it is stopped.
@@ -720,110 +569,128 @@ export function serve(config: Config): Bun.Server<undefined> {
     reusePort: false,
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     fetch: (request, server) => handle(request, server, config),
+    // Bun's own page and print would show the URL, and with it the key.
+    error: () => failure(new Problem("The proxy failed at this request: please report what was asked.", 500), false),
   });
 }
 
 async function handle(request: Request, server: Bun.Server<undefined>, config: Config): Promise<Response> {
   const started = performance.now();
-  const { pathname, href } = new URL(request.url.replace(/^(?=\/)/, "http://proxy"));
-  // `search` would drop a lone question mark.
-  const query = /\?.*|$/.exec(href)![0];
-  // The backend's own links begin with its URL base, which `config.backend` holds already.
-  const path = pathname.startsWith(`${config.urlBase}/`) ? pathname.slice(config.urlBase.length) : pathname;
-  const route = routeOf(path);
-  const line = () => describe(request.method, path, query);
-  const done = (outcome: string) => {
-    config.log.info(`${line()} → ${outcome}, ${Math.round(performance.now() - started)} ms`);
-  };
-  const fail = ({ status, message }: Problem) => {
-    done(`${status}: ${message}`);
-    return failure(route, { status, message });
-  };
+  const { path, query } = targetOf(request, config);
+  if (path === "/health") return Response.json({ status: "ok" });
 
-  if (route === "health") return Response.json({ status: "ok" });
-  if (!route) return fail(NO_ROUTE);
+  const isSearch = SEARCH.test(path);
+  const line = () => describeRequest(request.method, path, isSearch ? query : "");
+  const log = (outcome: string, level: keyof Log = "info") =>
+    config.log[level](`${line()} → ${outcome}, ${Math.round(performance.now() - started)} ms`);
   try {
-    const response = await ask(request, server, config, path + query);
-    if (route === "search" && isFeed(request, response)) return await answerSearch(response, config.log, done);
-    done(String(response.status));
-    return passOn(response, () => {
-      if (!request.signal.aborted) config.log.warn(`${line()}: the backend broke off its answer`);
-    });
+    if (!isSearch && !PASSED_ON.test(path)) throw NO_ROUTE;
+    const response = await forward(request, server, config, path + query, isSearch);
+    if (isSearch && isFeed(request, response)) return await answerSearch(response, config.log, log);
+    log(String(response.status));
+    const { body, status, statusText, headers } = response;
+    const onBreak = () => request.signal.aborted || config.log.warn(`${line()}: the backend broke off its answer`);
+    return new Response(body && relay(body, onBreak), { status, statusText, headers });
   } catch (error) {
-    return fail(request.signal.aborted ? CLIENT_LEFT : problemOf(error, config));
+    const problem = request.signal.aborted ? CLIENT_LEFT : problemOf(error, config);
+    log(`${problem.status}: ${problem.message.replace(/\.$/, "")}`, problem.status >= 500 ? "warn" : "info");
+    return failure(problem, isSearch);
   }
 }
+/** The path of a request, without dot segments and without the backend's URL base, and its query with the question mark. */
+function targetOf(request: Request, { urlBase }: Config): { path: string; query: string } {
+  // Bun puts the client's Host before the path, and that may be one which no URL can hold (nas.1), or nothing.
+  const { pathname, href } = new URL(request.url.replace(/^(?:https?:\/\/[^/]*)?/, "http://proxy"));
+  // The backend's own links begin with its URL base, which `config.backend` holds already.
+  const path = pathname.startsWith(`${urlBase}/`) ? pathname.slice(urlBase.length) : pathname;
+  // `search` would drop a lone question mark.
+  return { path, query: /\?.*|$/.exec(href)![0] };
+}
 
-/** A request in a log's words: never with its key, its link or any other parameter than the search's kind and text. */
-function describe(method: string, path: string, query: string): string {
-  const parameters = new URLSearchParams(query);
-  const type = parameters.get("t")?.replace(/\W/g, "").slice(0, 20);
-  const text = parameters.get("q")?.slice(0, 200);
-  return [method, path, type, text && JSON.stringify(text)].filter(Boolean).join(" ");
+/** A request in a log's words: its route, and what it searches for. Nothing else is shown, for it may hold a key. */
+function describeRequest(method: string, path: string, query: string): string {
+  const shown = PLAIN_SEGMENTS.exec(path)![0];
+  const route = `${method} ${shown}${shown === path ? "" : "/…"}`;
+  return query ? `${route} ${describeSearch(new URLSearchParams(query))}` : route;
+}
+/** `tvsearch "les revenants" S01E02`, `movie imdbid=tt0111161`, `tvsearch latest` for an RSS sync, `caps`. */
+function describeSearch(parameters: URLSearchParams): string {
+  const value = (name: string, form: RegExp) => form.exec(parameters.get(name) ?? "")?.[0] ?? "";
+  const type = value("t", /^(?:caps|search|tvsearch|movie|music|book)$/);
+  const text = value("q", /^.{1,200}/s);
+  const ids = words("tvdbid imdbid tmdbid tvmazeid rid traktid doubanid year").map((name) => {
+    const id = value(name, /^(?:tt)?\d{1,10}$/);
+    return id && `${name}=${id}`;
+  });
+  const season = value("season", /^\d{1,4}$/);
+  const episode = value("ep", /^\d{1,4}$|^\d\d\/\d\d$/);
+  const episodes = (season && `S${season.padStart(2, "0")}`) + (episode && `E${episode.padStart(2, "0")}`);
+  const what = [text && JSON.stringify(text), ...ids, episodes].filter(Boolean).join(" ");
+  return [type, what || (type === "caps" ? "" : "latest")].filter(Boolean).join(" ");
 }
 
 /** The request as it came, sent to the backend. */
-async function ask(request: Request, server: Bun.Server<undefined>, config: Config, target: string): Promise<Response> {
+async function forward(
+  request: Request,
+  server: Bun.Server<undefined>,
+  config: Config,
+  target: string,
+  isSearch: boolean,
+): Promise<Response> {
+  if (request.headers.get("via")?.includes(VIA)) throw LOOP;
   const slow = new AbortController();
-  const timer = setTimeout(() => slow.abort(new NoAnswer()), config.timeout);
+  const timer = setTimeout(() => slow.abort(new DOMException("", "TimeoutError")), config.timeout);
   try {
-    return await fetch(config.backend + target, {
+    const response = await fetch(config.backend + target, {
       method: request.method,
-      headers: forwardedHeaders(request, server),
+      headers: forwardedHeaders(request, server, config),
       body: request.body,
       signal: AbortSignal.any([request.signal, slow.signal]),
-      redirect: "manual",
-      decompress: false,
-      // The backend is on the home network: HTTP_PROXY is not meant for it.
-      proxy: false,
+      ...DIRECT,
+      decompress: isSearch,
       timeout: false,
       // A connection that the backend has closed meanwhile: Bun asks once more on a new one, but only what has no body.
       keepalive: request.method === "GET" || request.method === "HEAD",
     });
+    removeHopByHop(response.headers);
+    // These `fetch` undoes itself; of any other it knows nothing.
+    if (isSearch && /^(?:(?:x-)?gzip|deflate|br|zstd)$/i.test(response.headers.get("content-encoding") ?? ""))
+      for (const name of ["content-encoding", "content-length"]) response.headers.delete(name);
+    return response;
   } finally {
     clearTimeout(timer);
   }
 }
-class NoAnswer extends Error {}
 
-function forwardedHeaders(request: Request, server: Bun.Server<undefined>): Headers {
+function forwardedHeaders(request: Request, server: Bun.Server<undefined>, { authorization }: Config): Headers {
   const headers = new Headers(request.headers);
   const host = headers.get("host");
   const client = server.requestIP(request)?.address.replace(/^::ffff:/, "");
   removeHopByHop(headers);
   headers.delete("host");
+  headers.append("via", `1.1 ${VIA}`);
   // Prowlarr builds the feed's download links from these, so that a download comes back through the proxy.
   if (client) headers.append("x-forwarded-for", client);
   if (host && !headers.has("x-forwarded-host")) headers.set("x-forwarded-host", host);
   if (!headers.has("x-forwarded-proto")) headers.set("x-forwarded-proto", "http");
+  if (authorization && !headers.has("authorization")) headers.set("authorization", authorization);
   return headers;
 }
 
 /**
- * Takes out what speaks of a connection and not of the message (RFC 9110, §7.6.1). Transfer-Encoding is Bun's own: it
+ * Removes hop-by-hop headers (RFC 9110, §7.6.1), and those that `Connection` names. Transfer-Encoding is Bun's own: it
  * sets it as each side needs it, and reads from it that the answer to a HEAD has no Content-Length.
  */
 function removeHopByHop(headers: Headers): void {
   const named = headers.get("connection")?.match(/[\w!#$%&'*+.^`|~-]+/g) ?? [];
   for (const name of [...HOP_BY_HOP, ...named]) headers.delete(name);
 }
-const HOP_BY_HOP = words(
-  "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer upgrade expect",
-);
-
-/** Hands the backend's answer on as it comes, no faster than the client takes it. */
-function passOn(response: Response, brokenOff: () => void): Response {
-  removeHopByHop(response.headers);
-  const { body, status, statusText, headers } = response;
-  return new Response(body && relay(body, brokenOff), { status, statusText, headers });
-}
-
-/** A body that reports when it breaks off: Bun would print the error, and with it the URL and its key. */
-async function* relay(body: ReadableStream<Uint8Array>, brokenOff: () => void): AsyncGenerator<Uint8Array> {
+/** A body as it comes, which reports when it breaks off: Bun would print the error, and with it the URL and its key. */
+async function* relay(body: ReadableStream<Uint8Array>, onBreak: () => unknown): AsyncGenerator<Uint8Array> {
   try {
     yield* body;
   } catch (error) {
-    brokenOff();
+    onBreak();
     throw error;
   }
 }
@@ -833,105 +700,70 @@ function isFeed(request: Request, response: Response): boolean {
   return response.status === 200 && request.method !== "HEAD" && /^[^;]*[/+]xml\b/i.test(type);
 }
 
-/** A search response, read to its end and tagged; what can't be understood goes on as it came. */
-async function answerSearch(response: Response, log: Log, done: (outcome: string) => void): Promise<Response> {
-  const { headers } = response;
-  const received = await readWhole(response);
-  const feed = await decoded(received, headers.get("content-encoding"));
-  const { pieces, items, french } = tagFeed(feed ?? received);
-
+/** A search response, read to its end and tagged. */
+async function answerSearch(response: Response, { debug }: Log, log: (outcome: string) => void): Promise<Response> {
+  const feed = await readWhole(response);
+  const { pieces, items, french } = tagFeed(new Uint8Array(feed));
   const tagged = french.filter(({ decision }) => decision.insert).length;
-  done(`200, ${items} items, ${tagged} tagged`);
-  for (const { title, decision } of french) log.debug(`  ${title} → ${apply(title, decision)} (${explain(decision)})`);
+  log(`200, ${items} items, ${tagged} tagged`);
+  for (const { title, decision } of french)
+    if (decision.insert) debug(`  ${title} → ${apply(title, decision)} (${decision.reason})`);
+    else debug(`  ${title} stays: ${decision.reason}`);
 
-  removeHopByHop(headers);
-  headers.delete("content-length");
-  if (tagged > 0) headers.delete("content-encoding");
-  return new Response(inOneWrite(tagged > 0 ? pieces : [received]), { headers });
-}
-
-/** A body that Bun sends at once: a plain one leaves an async handler in some thirty small writes (Bun 1.4.5). */
-function inOneWrite(pieces: (Uint8Array | string)[]): ReadableStream {
-  const source = {
+  // A direct stream is sent in one piece, where Bun 1.4.5 sends any other body of an async handler in many small ones.
+  const body = new ReadableStream({
     type: "direct",
-    pull(controller: ReadableStreamDirectController) {
-      for (const piece of pieces) controller.write(piece as string);
+    pull(controller) {
+      for (const piece of pieces) controller.write(piece);
       controller.end();
-      // Bun's collector doesn't see how much memory a large feed leaves behind, and would let it pile up.
-      const [{ buffer }] = pieces as [Uint8Array<ArrayBuffer>];
-      if (buffer.byteLength > LARGE_FEED) buffer.transfer(0);
+      // Bun's collector would let large feeds pile up. Nobody else has this one.
+      feed.transfer(0);
     },
-  };
-  const size = pieces.reduce((sum, piece) => sum + piece.length, 0);
-  return new ReadableStream(source as object, { highWaterMark: size + 1 });
+  });
+  response.headers.delete("content-length");
+  return new Response(body, { headers: response.headers });
 }
 
-/** The whole body of an answer. */
-async function readWhole(response: Response): Promise<Uint8Array> {
-  if (Number(response.headers.get("content-length")) > LARGEST_FEED) {
+/** The whole body of a search response, in a buffer that is nobody else's. */
+async function readWhole(response: Response): Promise<ArrayBuffer> {
+  const length = response.headers.get("content-length");
+  if (Number(length) > LARGEST_FEED) {
     await response.body?.cancel();
-    throw new FeedTooLarge();
+    throw TOO_LARGE;
   }
-  if (response.headers.has("content-length")) return await response.bytes();
+  if (length) return await response.arrayBuffer();
   const chunks: Uint8Array[] = [];
   let size = 0;
   for await (const chunk of response.body ?? []) {
     size += chunk.length;
-    if (size > LARGEST_FEED) throw new FeedTooLarge();
+    if (size > LARGEST_FEED) throw TOO_LARGE;
     chunks.push(chunk);
   }
-  return Buffer.concat(chunks);
+  return Bun.concatArrayBuffers(chunks);
 }
-const LARGE_FEED = 1024 * 1024;
-const LARGEST_FEED = 64 * 1024 * 1024;
-class FeedTooLarge extends Error {}
 
-/** A feed's bytes without their compression, or nothing where that isn't known or fails. */
-async function decoded(bytes: Uint8Array, encoding: string | null): Promise<Uint8Array | undefined> {
-  if (!encoding || /^identity$/i.test(encoding)) return bytes;
-  try {
-    return await DECODERS[encoding.trim().toLowerCase()]?.(bytes, { maxOutputLength: LARGEST_FEED });
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ERR_BUFFER_TOO_LARGE") throw new FeedTooLarge();
-    return undefined;
-  }
-}
-type Decoder = (bytes: Uint8Array, options: { maxOutputLength: number }) => Promise<Uint8Array>;
-const DECODERS: Record<string, Decoder> = {
-  gzip: promisify(zlib.gunzip),
-  "x-gzip": promisify(zlib.gunzip),
-  deflate: promisify(zlib.inflate),
-  br: promisify(zlib.brotliDecompress),
-  zstd: promisify(zlib.zstdDecompress),
-};
-
-/** An error of the proxy's own: one sentence that tells what to do, without an address that holds a password. */
-type Problem = { status: number; message: string };
-const NO_ROUTE: Problem = {
-  status: 404,
-  message: "No such route: the proxy serves /health, /<id>/api, /<id>/download and /api/v1/, all else ask of Prowlarr.",
-};
-const CLIENT_LEFT: Problem = { status: 499, message: "the client left" };
-
-function problemOf(error: unknown, { backendName, timeout }: Config): Problem {
+/** What a failed request to the backend means for the user. */
+function problemOf(error: unknown, { backend, timeout }: Config): Problem {
+  if (error instanceof Problem) return error;
   const { name, code = "unknown" } = error as NodeJS.ErrnoException;
-  const badGateway = (message: string): Problem => ({ status: 502, message });
-  if (error instanceof NoAnswer || name === "TimeoutError") {
-    const message = `No answer from ${backendName} within ${timeout / 1000} s: see what keeps it, or raise BACKEND_TIMEOUT.`;
-    return { status: 504, message };
-  }
-  if (error instanceof FeedTooLarge)
-    return badGateway(
-      `The feed from ${backendName} is larger than ${LARGEST_FEED >> 20} MiB: search for less at a time.`,
+  const seconds = timeout / 1000;
+  if (name === "TimeoutError")
+    return new Problem(
+      `No answer from ${backend} within ${seconds} s: see Prowlarr's log, or raise BACKEND_TIMEOUT.`,
+      504,
     );
   if (/REFUSED|NOTFOUND|UNREACH|TIMEDOUT|EAI_/.test(code))
-    return badGateway(`${backendName} can't be reached: see whether it runs, and whether BACKEND_URL is its address.`);
-  return badGateway(`The answer from ${backendName} broke off or was no HTTP (${code}): try again.`);
+    return new Problem(`${backend} can't be reached: see whether it runs, and whether BACKEND_URL is its address.`);
+  if (/CERT|SIGNATURE/.test(code))
+    return new Problem(
+      `The certificate of ${backend} is not trusted (${code}): use the host name in the certificate, or name its authority's file in NODE_EXTRA_CA_CERTS.`,
+    );
+  return new Problem(`The answer from ${backend} broke off or was no HTTP (${code}): try again.`);
 }
 
 /** The answer to a failed request: where a client searches, an indexer's error document, which it shows; else JSON. */
-function failure(route: Route | undefined, { status, message }: Problem): Response {
-  if (route !== "search") return Response.json({ error: message }, { status });
+function failure({ status, message }: Problem, isSearch: boolean): Response {
+  if (!isSearch) return Response.json({ error: message }, { status });
   const description = Bun.escapeHTML(message).replaceAll("&#x27;", "&apos;");
   return new Response(`<?xml version="1.0" encoding="UTF-8"?>\n<error code="900" description="${description}"/>\n`, {
     status,
@@ -944,50 +776,30 @@ function failure(route: Route | undefined, { status, message }: Problem): Respon
 const HELP = `language-tag-proxy ${version}: writes an indexer's language attribute into release titles
 
   language-tag-proxy                  serve (see Configuration)
-  language-tag-proxy --demo           serve a small sample feed, to try it without Prowlarr
-  language-tag-proxy --title TITLE…   what a French release of that title becomes, and why; - reads titles from stdin
-  language-tag-proxy --health         ask a running proxy whether it is well; exits with 0 or 1
+  language-tag-proxy --check          check the whole way from Sonarr and Radarr to each indexer, and say what to mend
+  language-tag-proxy --title TITLE…   show what a French release of that title becomes, and why; - reads titles from stdin
+  language-tag-proxy --demo           serve a small sample feed, to try the proxy without Prowlarr
+  language-tag-proxy --health         ask a running proxy whether it answers; exits with 0 or 1
   language-tag-proxy --help, --version
 
 Configuration, from the environment:
   BACKEND_URL      Prowlarr's address, such as http://prowlarr:9696 (required)
-  BACKEND_API_KEY  Prowlarr's key, used only to list its indexers at start
+  BACKEND_API_KEY  Prowlarr's key, used only by --check and to list the indexers at start
   PORT             where to listen (8080)
   BACKEND_TIMEOUT  seconds to wait for an answer to begin (120)
-  LOG_LEVEL        debug (each title), info (each request) or warn (info)`;
+  LOG_LEVEL        debug (each French title), info (each request) or warn (only what went wrong); info if not set`;
 
-/** Asks the backend for its indexers, and logs for each the URL to paste into Sonarr or Radarr. Never throws. */
-async function announce(config: Config): Promise<void> {
-  const { apiKey, backendName, log } = config;
-  if (!apiKey)
-    return log.info("BACKEND_API_KEY is not set, so the indexers are not listed here; searches work without it.");
-  try {
-    const [status, indexers] = await Promise.all(["system/status", "indexer"].map((what) => askAsProxy(config, what)));
-    log.info(
-      `${status.appName} ${status.version} at ${backendName} has these indexers; as URL in Sonarr and Radarr, use:`,
-    );
-    for (const { id, name } of indexers) log.info(`  http://${hostname()}:${config.port}/${id}/  → ${id}: ${name}`);
-  } catch (error) {
-    log.warn(
-      `The indexers can't be listed: ${error instanceof UsageError ? error.message : problemOf(error, config).message}`,
-    );
-  }
+/** What Prowlarr's API tells of an indexer, and of an application such as Sonarr. */
+interface Indexer {
+  id: number;
+  name: string;
+  enable: boolean;
 }
-
-async function askAsProxy({ backend, apiKey, timeout }: Config, what: string) {
-  const response = await fetch(`${backend}/api/v1/${what}`, {
-    headers: { "x-api-key": apiKey },
-    redirect: "manual",
-    proxy: false,
-    signal: AbortSignal.timeout(timeout),
-  });
-  if (response.status === 401)
-    throw new UsageError("the backend refuses BACKEND_API_KEY; copy it from Prowlarr → Settings → General.");
-  if (!response.ok)
-    throw new UsageError(
-      `the backend answers with ${response.status}; see whether BACKEND_URL is Prowlarr's address, with its URL base.`,
-    );
-  return response.json() as any;
+interface Application {
+  name: string;
+  implementation: string;
+  syncLevel: string;
+  fields: { name: string; value?: unknown }[];
 }
 
 /** Title, languages; `--demo` serves them as a backend would. */
@@ -998,8 +810,228 @@ const DEMO: [title: string, languages: string[]][] = [
   ["Les.Revenants.S01E04.1080p.WEB.H264-DEMO", ["English", "German"]],
 ];
 
-/** A backend of our own with a handful of releases; returns its address. */
-function serveDemoBackend(): string {
+async function main([option, ...rest]: string[]): Promise<void> {
+  if (rest.length > 0 && option !== "--title") throw new Problem(`What is "${rest[0]}"? See --help.`);
+  switch (option) {
+    case undefined:
+      return listIndexers(start(process.env));
+    case "--demo":
+      return demo();
+    case "--title":
+      return explainTitles(rest);
+    case "--check":
+      process.exit((await check(readConfig(process.env))) ? 0 : 1);
+    case "--health":
+      process.exit((await isProxy(`http://127.0.0.1:${readPort(process.env)}`).catch(() => false)) ? 0 : 1);
+    case "--version":
+      return console.log(version);
+    case "--help":
+    case "-h":
+      return console.log(HELP);
+    default:
+      throw new Problem(`What is "${option}"? See --help.`);
+  }
+}
+
+/** Serves until SIGTERM or SIGINT, and then until everything in flight is answered. */
+function start(env: Environment): Config {
+  const config = readConfig(env);
+  const server = listen(config);
+  let isStopping = false;
+  for (const signal of ["SIGTERM", "SIGINT"])
+    process.on(signal, async () => {
+      // The second one ends it in any case: process 1 has no default that would.
+      if (isStopping) process.exit(1);
+      isStopping = true;
+      server.stop();
+      while (server.pendingRequests > 0) await Bun.sleep(10);
+      process.exit(0);
+    });
+  config.log.info(`language-tag-proxy ${version} listens on port ${config.port}; backend: ${config.backend}`);
+  return config;
+}
+
+function listen(config: Config): Bun.Server<undefined> {
+  try {
+    return serve(config);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === "EADDRINUSE")
+      throw new Problem(`Port ${config.port} is taken: set PORT to another one, or stop what uses it.`);
+    throw new Problem(`Port ${config.port} can't be opened by this user (${code}): set PORT to one above 1023.`);
+  }
+}
+
+/** Logs for each of Prowlarr's indexers the URL to paste into Sonarr or Radarr. Never throws. */
+async function listIndexers(config: Config): Promise<void> {
+  const { apiKey, backend, log, port } = config;
+  if (!apiKey)
+    return log.info("BACKEND_API_KEY is not set, so the indexers are not listed here; searches work without it.");
+  let isWaiting = false;
+  // At boot, and in compose, both start together: Prowlarr is asked again while it gives no answer at all.
+  for (const end = Date.now() + 120_000; ; await Bun.sleep(1000))
+    try {
+      const { version } = await askProwlarr<{ version: string }>(config, "system/status");
+      const indexers = await askProwlarr<Indexer[]>(config, "indexer");
+      log.info(`Prowlarr ${version} at ${backend} has these indexers; through the proxy, their addresses are:`);
+      for (const { id, name } of indexers) log.info(`  http://${hostname()}:${port}/${id}/  → ${id}: ${name}`);
+      return;
+    } catch (error) {
+      const { message } = problemOf(error, config);
+      if (error instanceof Problem || Date.now() > end) return log.warn(`The indexers can't be listed: ${message}`);
+      if (!isWaiting) log.warn(`Prowlarr gives no answer yet, so the proxy asks again for two minutes: ${message}`);
+      isWaiting = true;
+    }
+}
+
+/**
+ * Asks Prowlarr's own API with the proxy's key.
+ *
+ * @throws Problem for an answer that isn't Prowlarr's, or what `fetch` throws for none
+ */
+async function askProwlarr<Answer>(config: Config, what: string): Promise<Answer> {
+  const response = await askBackend(config, `/api/v1/${what}`);
+  if (response.status === 401)
+    throw new Problem("Prowlarr refuses BACKEND_API_KEY: copy the key from Prowlarr → Settings → General.");
+  if (response.status === 508) throw LOOP;
+  const answer: any = response.ok ? await response.json().catch(() => null) : null;
+  if (!Array.isArray(answer) && answer?.appName !== "Prowlarr")
+    throw new Problem(
+      `${config.backend} answers (${response.status}), but not as Prowlarr does: set BACKEND_URL to Prowlarr's address, with its URL base.`,
+    );
+  return answer;
+}
+
+function askBackend({ backend, apiKey, authorization, timeout }: Config, target: string): Promise<Response> {
+  const headers = { "x-api-key": apiKey, ...(authorization && { authorization }) };
+  return fetch(backend + target, { ...DIRECT, headers, signal: AbortSignal.timeout(timeout) });
+}
+
+/** Whether a proxy like this one answers at an address: its `/health` says so, and Prowlarr has none. Throws for no answer. */
+async function isProxy(address: string): Promise<boolean> {
+  const response = await fetch(`${address}/health`, { ...DIRECT, signal: AbortSignal.timeout(5000) });
+  const health: any = await response.json().catch(() => null);
+  return response.ok && health?.status === "ok";
+}
+
+/** Looks at the whole way, prints each thing as soon as it is known, and returns whether all is well. It changes nothing. */
+async function check(given: Config): Promise<boolean> {
+  const config = { ...given, timeout: Math.min(given.timeout, 30_000) };
+  let faults = 0;
+  // ✓ is well, ✗ is to be mended, ? can't be told from here.
+  const tell = (line: string) => {
+    if (line.startsWith("✗")) faults++;
+    print(line);
+  };
+  const answers = await isProxy(`http://127.0.0.1:${config.port}`).catch(() => false);
+  if (answers) tell(`✓ The proxy answers on port ${config.port}.`);
+  else tell(`✗ No proxy answers on port ${config.port}: start it, or set PORT to its port.`);
+  await checkProwlarr(config, tell).catch((error) => tell(`✗ ${problemOf(error, config).message}`));
+  print(faults === 0 ? "✓ All is well." : `✗ ${faults} ${faults === 1 ? "thing" : "things"} to mend.`);
+  return faults === 0;
+}
+
+async function checkProwlarr(config: Config, tell: (line: string) => void): Promise<void> {
+  if (!config.apiKey)
+    throw new Problem(
+      "BACKEND_API_KEY is not set, so the check ends here: copy the key from Prowlarr → Settings → General.",
+    );
+  const { version } = await askProwlarr<{ version: string }>(config, "system/status");
+  tell(`✓ Prowlarr ${version} at ${config.backend} accepts BACKEND_API_KEY.`);
+
+  const applications = await askProwlarr<Application[]>(config, "applications");
+  const clients = applications.filter(({ implementation }) => /^(?:Sonarr|Radarr)$/.test(implementation));
+  for (const client of clients) tell(await checkClient(client));
+  if (clients.length === 0)
+    tell('✗ Prowlarr knows no Sonarr and no Radarr: add them under Settings → Apps, the proxy as "Prowlarr Server".');
+
+  const indexers = (await askProwlarr<Indexer[]>(config, "indexer")).filter(({ enable }) => enable);
+  print("The latest releases of each indexer:");
+  if (!(await checkIndexers(config, indexers)))
+    tell("✗ No enabled indexer tells languages: the proxy is of use only with one that does.");
+}
+
+/** Whether Sonarr or Radarr asks a proxy like this one, and is kept in step by Prowlarr. */
+async function checkClient({ name, syncLevel, fields }: Application): Promise<string> {
+  const url = URL.parse(String(fields.find(({ name }) => name === "prowlarrUrl")?.value));
+  const address = url ? (url.origin + url.pathname).replace(/\/+$/, "") : "no address";
+  const mend = `(Prowlarr → Settings → Apps → ${name}), then press Sync App Indexers.`;
+  const isRight = await isProxy(address).catch(() => undefined);
+  if (isRight === false)
+    return `✗ ${name} asks ${address}, which is not the proxy: set "Prowlarr Server" to the proxy's address ${mend}`;
+  if (syncLevel !== "fullSync")
+    return `✗ ${name} asks ${address}, but may keep old addresses: set "Sync Level" to Full Sync ${mend}`;
+  if (isRight) return `✓ ${name} asks ${address}, Full Sync.`;
+  return `? ${name} asks ${address}, which can't be reached from here: make sure that it is the proxy's, as ${name} sees it.`;
+}
+
+/** Prints a line for each indexer as it answers, a few asked at a time; returns whether any tells languages. */
+async function checkIndexers(config: Config, indexers: Indexer[]): Promise<boolean> {
+  const idWidth = Math.max(...indexers.map(({ id }) => String(id).length));
+  const nameWidth = Math.max(...indexers.map(({ name }) => name.length));
+  let anyTells = false;
+  const queue = indexers.values();
+  const askInTurn = async () => {
+    for (const { id, name } of queue) {
+      const { tells, finding } = await checkIndexer(config, id);
+      anyTells ||= tells;
+      print(`  ${String(id).padStart(idWidth)}  ${name.padEnd(nameWidth)}  ${finding}`);
+    }
+  };
+  await Promise.all([askInTurn(), askInTurn(), askInTurn(), askInTurn()]);
+  return anyTells;
+}
+
+/** Asks an indexer for its latest releases: whether one of them tells a language, and what there is to say. Never throws. */
+async function checkIndexer(config: Config, id: number): Promise<{ tells: boolean; finding: string }> {
+  try {
+    const response = await askBackend(config, `/${id}/api?t=search`);
+    if (!response.ok)
+      return { tells: false, finding: `Prowlarr answers ${response.status} ${response.statusText}: its log says why` };
+    const feed = await readWhole(response);
+    const { items, french } = tagFeed(new Uint8Array(feed));
+    const telling = Buffer.from(feed)
+      .toString("latin1")
+      .split(/<item[\s>]/)
+      .filter((item) => TELLS_LANGUAGE.test(item)).length;
+    const tagged = french.filter(({ decision }) => decision.insert).length;
+    if (items === 0) return { tells: false, finding: "no releases" };
+    const releases = `${String(items).padStart(3)} ${items === 1 ? "release" : "releases"}`;
+    if (telling === 0)
+      return { tells: false, finding: `${releases}, none tells a language: the proxy can do nothing here` };
+    return {
+      tells: true,
+      finding: `${releases}, ${telling} tell a language, ${french.length} French, ${tagged} to be tagged`,
+    };
+  } catch (error) {
+    const isSlow = (error as Error).name === "TimeoutError";
+    return { tells: false, finding: isSlow ? `no answer within ${config.timeout / 1000} s` : "the answer broke off" };
+  }
+}
+const TELLS_LANGUAGE = /<(?:[^\s<>]*:)?attr\s[^<>]*["']\s*language\s*["']/i;
+
+/** Prints what each title becomes where its release has French audio, and why. */
+async function explainTitles(given: string[]): Promise<void> {
+  const lines = given.includes("-") ? (await Bun.stdin.text()).split("\n") : given;
+  const titles = lines.map((line) => line.trim()).filter(Boolean);
+  if (titles.length === 0) throw new Problem('--title needs a title, such as --title "Show.S01E01.1080p.WEB-GRP".');
+  for (const title of titles) {
+    const decision = decide(title);
+    console.log(`${apply(title, decision)}\n  ${decision.reason}`);
+  }
+}
+
+/** Serves with a backend of its own. */
+function demo(): void {
+  const { port } = start({ ...process.env, BACKEND_URL: serveSamples() });
+  console.log(`Try it in another terminal, and see MULTi.VFF in the first two titles; the other two stay as they are:
+
+  curl "http://localhost:${port}/1/api?t=tvsearch&q=les+revenants"
+`);
+}
+
+/** A backend with a handful of releases; returns its address. */
+function serveSamples(): string {
   const items = DEMO.map(([title, languages]) => {
     const attributes = languages.map((language) => `<newznab:attr name="language" value="${language}" />`).join("");
     return `    <item><title>${title}</title>${attributes}</item>\n`;
@@ -1014,82 +1046,9 @@ ${items.join("")}  </channel>
   return Bun.serve({ hostname: "127.0.0.1", port: 0, fetch: () => new Response(feed, { headers }) }).url.origin;
 }
 
-async function explainTitles(titles: string[]): Promise<void> {
-  const all = titles.includes("-") ? (await Bun.stdin.text()).split(/\r?\n/).filter(Boolean) : titles;
-  if (all.length === 0) throw new UsageError('--title needs a title, such as --title "Show.S01E01.1080p.WEB-GRP".');
-  for (const title of all) {
-    const decision = decide(title);
-    console.log(`${apply(title, decision)}\n  ${explain(decision)}`);
-  }
-}
-
-async function askHealth(port: number): Promise<boolean> {
-  const signal = AbortSignal.timeout(5000);
-  return fetch(`http://127.0.0.1:${port}/health`, { signal, proxy: false }).then(
-    (response) => response.ok,
-    () => false,
-  );
-}
-
-/** Answers what is in flight, then ends the process. A second signal ends it at once. */
-async function stop(server: Bun.Server<undefined>): Promise<void> {
-  server.stop();
-  while (server.pendingRequests > 0) await Bun.sleep(10);
-  process.exit(0);
-}
-
-function start(env: Environment): Config {
-  const config = readConfig(env);
-  let server: Bun.Server<undefined>;
-  try {
-    server = serve(config);
-  } catch (error) {
-    const code = (error as NodeJS.ErrnoException).code;
-    const problem = code === "EADDRINUSE" ? "is taken" : `can't be opened (${code})`;
-    throw new UsageError(`Port ${config.port} ${problem}: set PORT to another one, or stop what uses it.`);
-  }
-  let isStopping = false;
-  for (const signal of ["SIGTERM", "SIGINT"])
-    process.on(signal, () => {
-      // The second one ends it in any case: process 1 has no default that would.
-      if (isStopping) process.exit(1);
-      isStopping = true;
-      stop(server);
-    });
-  config.log.info(`language-tag-proxy ${version} listens on port ${config.port}; backend: ${config.backendName}`);
-  return config;
-}
-
-async function main(): Promise<void> {
-  const { values, positionals } = parseArgs({
-    allowPositionals: true,
-    options: {
-      demo: { type: "boolean" },
-      title: { type: "boolean" },
-      health: { type: "boolean" },
-      help: { type: "boolean", short: "h" },
-      version: { type: "boolean" },
-    },
-  });
-  if (values.help) return console.log(HELP);
-  if (values.version) return console.log(version);
-  if (values.title) return explainTitles(positionals);
-  if (positionals.length > 0) throw new UsageError(`What is "${positionals[0]}"? See --help.`);
-  if (values.health) process.exit((await askHealth(readPort(process.env))) ? 0 : 1);
-  if (!values.demo) return announce(start(process.env));
-
-  const { port } = start({ ...process.env, BACKEND_URL: serveDemoBackend() });
-  console.log(`Try it in another terminal, and see MULTi.VFF in the first two titles; the other two stay as they are:
-
-  curl "http://localhost:${port}/1/api?t=tvsearch&q=les+revenants"
-`);
-}
-
 if (import.meta.main) {
-  main().catch((error: Error) => {
-    const isUsage =
-      error instanceof UsageError || String((error as NodeJS.ErrnoException).code).startsWith("ERR_PARSE_ARGS");
-    console.error(isUsage ? error.message : error);
+  main(Bun.argv.slice(2)).catch((error: unknown) => {
+    console.error(error instanceof Problem ? error.message : error);
     process.exit(1);
   });
 }
