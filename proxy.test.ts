@@ -592,7 +592,6 @@ describe("the tag goes into the item's own title", () => {
     ["with accents, references and CDATA", "<title>É&#233;é&amp;<![CDATA[é&]]>é.2019.⟦MULTi.VFF.⟧1080p.é</title>"],
     ["in Japanese, in CDATA", "<title><![CDATA[鬼滅の刃 2019 ⟦MULTi.VFF ⟧1080p 日本]]></title>"],
     ["with emoji", "<title>🎬👩‍👩‍👧 Film 2019 ⟦MULTi.VFF ⟧1080p 🇫🇷</title>"],
-    ["with combining accents", "<title>E\u0301te\u0301.2019.⟦MULTi.VFF.⟧1080p</title>"],
     ["with NUL bytes", "<title>\0Fi\0lm.2019.⟦MULTi.VFF.⟧1080p\0</title>"],
     [
       "of 300 characters, however long they are written",
@@ -840,17 +839,12 @@ describe("a hostile feed of 4 MB takes less than 3 s, where an ordinary one take
     ["one open quote", `<a b="${fill(`' c=`)}`, '"/>'],
     ["attributes in one tag", `<a${fill(' b="c"')}`, "/>"],
     ["attributes in one language tag", `<attr name="language" value="French"${fill(' b="c"')}`, "/>"],
-    ["600 attributes in each tag", fill(`<attr name="language" value="French"${' a="b"'.repeat(600)}/>`), ""],
-    ["attributes without value", `<a${fill(" b")}`, "/>"],
     ["lone <", fill("<"), ""],
-    ["lone </", fill("</"), ""],
     ["open item tags", fill("<item "), ">"],
-    ["references without end", fill("&amp"), ""],
     ["spaces in a tag", `<a${fill(" ")}`, "/>"],
     ["spaces around =", `<a b${fill(" ")}=${fill(" ")}`, '"c"/>'],
     ["spaces in text", fill(" \n"), ""],
     ["a long element name", `<${fill("a")}`, "/>"],
-    ["a long attribute name", `<a ${fill("b")}`, '="c"/>'],
     ["end tags that don't match", fill("<a>text</b>"), ""],
     ["deep nesting", fill("<a>"), fill("</a>")],
     ["nested items", fill("<item>"), fill("</item>")],
@@ -1885,18 +1879,16 @@ ORWds957SXclsfvpHwiGh09ssYfGkCJ6GA==
 });
 
 describe.concurrent("--check", () => {
-  const languages = (count: number, french: number) => (_: unknown, n: number) =>
-    n < french ? "French" : n < count ? "English" : undefined;
-  const releases = (size: number, telling: number, french: number, already = 0) => {
-    const told = Array.from({ length: size }, languages(telling, french));
-    return searchResponse(
-      ...told.map((language, n) =>
-        item(`Show.S01E${n}.${n < already ? "VFF." : ""}1080p.WEB-GRP`, ...(language ? [language] : [])),
-      ),
+  /** So many releases, of which so many tell a language and so many are French, five of them already in their title. */
+  const releases = (size: number, telling: number, french: number) =>
+    searchResponse(
+      ...Array.from({ length: size }, (_, n) => {
+        const title = `Show.S01E${n}.${n < 5 ? "VFF." : ""}1080p.WEB-GRP`;
+        return n < telling ? item(title, n < french ? "French" : "English") : item(title);
+      }),
     );
-  };
   const feeds: Record<string, string> = {
-    "/3/api": releases(100, 92, 14, 5),
+    "/3/api": releases(100, 92, 14),
     "/5/api": releases(60, 0, 0),
     "/9/api": releases(0, 0, 0),
   };

@@ -129,10 +129,9 @@ const FRENCH_WORDS = "french francais francaise fr fra fre vf vff vfq vfi vf2 vo
 const SUBTITLE_WORDS = "sub subs subbed subtitle subtitles subtitled sous subfrench vost vosta vostfr stfr";
 
 const FRENCH_TAGS = "VFF VOF VFQ VFI VF2 TRUEFRENCH FRENCH VF";
-const OTHER_TAGS = `MULTi VO VOA VOST VOSTFR SUBFRENCH SUBFORCED ENG ENGLISH GERMAN ITALIAN
-  ITA SPANISH ESP JAPANESE KOREAN FR FRE FRA AUDIO DUAL DUBBED DL WiTH AD
-  COMPLETE INTEGRALE INTÉGRALE PROPER REPACK RERIP REAL iNTERNAL LIMITED UNRATED EXTENDED REMASTERED RESTORED UNCUT
-  CUSTOM HYBRID IMAX HC HSBS 3D`;
+const OTHER_TAGS = `MULTi VO VOA VOST VOSTFR SUBFRENCH SUBFORCED FR FRE FRA ENG ENGLISH GERMAN ITALIAN ITA SPANISH ESP
+  JAPANESE KOREAN AUDIO DUAL DUBBED DL WiTH AD COMPLETE INTEGRALE INTÉGRALE PROPER REPACK RERIP REAL iNTERNAL LIMITED
+  UNRATED EXTENDED REMASTERED RESTORED UNCUT CUSTOM HYBRID IMAX HC HSBS 3D`;
 
 const RESOLUTIONS = "4K 8K UHD FHD";
 const SOURCES = `WEB-DL WEB-Rip WEB-Mux WEB-HD WEB-HDRip WEB-DLRip Blu-Ray MBluRay BD BD-Rip BD-Mux BD-Remux BD-Light
@@ -163,37 +162,46 @@ const GAP = "[ ._-]";
 const EXTENSION = String.raw`(?:\.${anyOf(EXTENSIONS)})?$`;
 const GROUP = String.raw`(?<=-)(?=\d*\p{L})[\p{L}\p{N}]+${EXTENSION}`;
 
-const FORMAT = String.raw`(?:\d{3,4}(?:[pi]|x\d{3,4})|${anyOf(RESOLUTIONS, CODECS, PICTURES)}|${anyOf(SOUNDS)}(?:\d[ ._]\d)?)`;
-/** A WEB that stands alone is a source before a format, a tag, the group, a bracket's end or the end, else a word ("Web of Lies"). */
+// Quality indicators: what a title says of picture and sound, where that isn't the group's name.
+const FORMATS = anyOf(RESOLUTIONS, CODECS, PICTURES);
+const FORMAT = String.raw`(?:\d{3,4}(?:[pi]|x\d{3,4})|${FORMATS}|${anyOf(SOUNDS)}(?:\d[ ._]\d)?)`;
+/** A WEB that stands alone is a source before a format, a tag, the group, a bracket or the end; not so in "Web of Lies". */
 const WEB = String.raw`WEB(?=${GAP}(?:${FORMAT}|${anyOf(FRENCH_TAGS, OTHER_TAGS)})${END}|-|[)\]]|[ .]*$)`;
 const QUALITY = `(?:${FORMAT}|${anyOf(SOURCES)}|${anyOf(SERVICES)}(?=${GAP}WEB)|${WEB})${END}`;
-/** A quality indicator: what a title says of picture and sound, where that isn't the group's name. */
 const QUALITY_INDICATOR = pattern(`${START}(?!${GROUP})${QUALITY}`, "g");
+const QUALITY_IN_BRACKETS = pattern(String.raw`(?<=[^\])][ ._]?)[([]${QUALITY}`);
 
-// What ends the name: a season or an episode, else a date or a year; with the numbers that go on from there (-E03, 06-08
-// of 24, Part 2, 05-26), for a tag among them loses episodes.
-const NUMBER = String.raw`\d{1,5}(?!\d)`;
+// Markers: what ends the name. A season or an episode, else a date or a year, with the numbers that go on from there (-E03,
+// 06-08 of 24, Part 2, 05-26), for a tag among them loses episodes.
 const YEAR = String.raw`(?:18[89]\d|19\d\d|20\d\d)`;
+const NUMBER = String.raw`\d{1,5}(?!\d)`;
 const SEASON = String.raw`(?:S|${anyOf(SEASON_WORDS)}${GAP}?)\d{1,4}(?!\d)`;
 const EPISODE = String.raw`${anyOf(EPISODE_WORDS)}${GAP}?${NUMBER}`;
 const LABEL = String.raw`(?:S|EP?|\d{0,2}x(?=\d\d?(?!\d))|of[ ._]|${anyOf(PART_WORDS)}${GAP}?)`;
 const BETWEEN = String.raw`[ ._~–(&+-]`;
-const MORE = String.raw`(?:(?:v\d|[a-h](?![\p{L}\p{N}]))?${BETWEEN}{0,3}(?:${LABEL}(?:${NUMBER}|XX)|(?<=${BETWEEN})\d{1,4}${END})){0,16}(?:v\d|[a-h])?(?:\.5)?${END}`;
+const NEXT_NUMBER = String.raw`${BETWEEN}{0,3}(?:${LABEL}(?:${NUMBER}|XX)|(?<=${BETWEEN})\d{1,4}${END})`;
+const MORE = String.raw`(?:(?:v\d|[a-h]${END})?${NEXT_NUMBER}){0,16}(?:v\d|[a-h])?(?:\.5)?${END}`;
 
-/** The first that is found ends the name, wherever it stands. Sonarr cuts off all up to `S01E01-` to look for the group. */
+/** The first of these that is found ends the name, wherever it stands. */
 const SEASON_MARKERS = [
-  String.raw`${START}${SEASON}${GAP}{0,3}(?:${EPISODE}|x\d\d?(?!\d))${MORE}(?:(?<=S\d{1,4}E\d{1,5})-)?`, // S01E01, S01.E01-E03, Season 1 - Episode 01, (S05E06-08 of 24)
-  String.raw`${START}(?:\d\d?|${YEAR})x\d{1,3}(?!\d)${MORE}`, // 1x01_02, 2010x15 - 2010x16
-  String.raw`${START}${YEAR}${GAP}?(?:0[1-9]|1[0-2])${GAP}?(?:0[1-9]|[12]\d|3[01])(?!\d)${MORE}`, // 2023-05-26, 2015.0308
-  `${START}Cap${GAP}?${NUMBER}${MORE}`, // [HDTV 720p][Cap.201_204]
-  `${START}${SEASON}${MORE}`, // S01, S01-S09, Saison 1
+  // S01E01, S01.E01-E03, Season 1 - Episode 01, (S05E06-08 of 24). Sonarr cuts off all up to `S01E01-` to find the group.
+  String.raw`${START}${SEASON}${GAP}{0,3}(?:${EPISODE}|x\d\d?(?!\d))${MORE}(?:(?<=S\d{1,4}E\d{1,5})-)?`,
+  // 1x01_02, 2010x15 - 2010x16
+  String.raw`${START}(?:\d\d?|${YEAR})x\d{1,3}(?!\d)${MORE}`,
+  // 2023-05-26, 2015.0308
+  String.raw`${START}${YEAR}${GAP}?(?:0[1-9]|1[0-2])${GAP}?(?:0[1-9]|[12]\d|3[01])(?!\d)${MORE}`,
+  // [HDTV 720p][Cap.201_204], the Spanish way
+  `${START}Cap${GAP}?${NUMBER}${MORE}`,
+  // S01, S01-S09, Saison 1
+  `${START}${SEASON}${MORE}`,
 ].map((source) => pattern(source));
-/** The first of these ends it otherwise, where no quality in brackets stands before it. */
+/** The first of these ends it otherwise, if no quality in brackets stands before. */
 const OTHER_MARKERS = [
-  String.raw`${START}(?![\dA-F]{8}[\])])${EPISODE}${MORE}`, // E07-E08, Episode 99-100, Ep.01; but not the hash [E34E548F]
-  String.raw`(?<=[^\p{L}\p{N}])${YEAR}(?!\d)(?:[ ._([–-]{1,3}${YEAR}(?!\d))*${END}`, // 2019, 2049.2017, 1984 (2020); a title that begins with a year begins with its name
+  // E07-E08, Episode 99-100, Ep.01; but not the hash [E34E548F]
+  String.raw`${START}(?![\dA-F]{8}[\])])${EPISODE}${MORE}`,
+  // 2019, 2049.2017, 1984 (2020), 1979-2015; a title that begins with a year begins with its name.
+  String.raw`(?<=[^\p{L}\p{N}])${YEAR}(?!\d)(?:[ ._([–-]{1,3}${YEAR}(?!\d))*${END}`,
 ].map((source) => pattern(source));
-const QUALITY_IN_BRACKETS = pattern(String.raw`(?<=[^\])][ ._]?)[([]${QUALITY}`);
 /** ` - 12 `, `_-_12v2_`, `Title-01[`: an anime episode for Sonarr, a part of the name for Radarr. */
 const ABSOLUTE_NUMBER = pattern(String.raw`(?:[ ._]-[ ._]|(?<=\w)-)\d{2,4}(?:\.5)?(?:v\d)?${END}`);
 
@@ -206,7 +214,7 @@ const AFTER_A_TAG = pattern(
   "y",
 );
 /** Past the marker's closing bracket, one separator (`_` must not touch the tag) and words that begin with SUB. */
-const AFTER_A_MARKER = pattern(String.raw`[)\]}】]?(?:(?:${GAP}*sub[\p{L}\p{N}]*)+[ ._]?|[ ._])?`, "y");
+const AFTER_A_MARKER = pattern(String.raw`[)\]}】]?(?:(?:${GAP}*sub[\p{L}\p{N}]*${END})+[ ._]?|[ ._])?`, "y");
 /** Group, hash and extension at the end of a title. */
 const TAIL = pattern(String.raw`(?:-(?=\d*\p{L})[\p{L}\p{N}]+)?(?:[ ._]?[([][^()[\]]*[)\]]){0,5}${EXTENSION}`);
 
@@ -233,6 +241,7 @@ export function isFrench(value: string): boolean {
   const plain = value.normalize("NFD").replace(/\p{M}/gu, "");
   return plain.split(/[,;/|&+]/).some((language) => FRENCH.test(language) && !SUBTITLES.test(language));
 }
+
 /**
  * Decides what a release title of French audio becomes.
  *
@@ -270,13 +279,8 @@ export function apply(title: string, { at, insert }: Decision): string {
   return title.slice(0, at) + insert + title.slice(at);
 }
 
-/** Where the name of the series or film ends, and the marker that ends it; 0 where nothing does. */
-interface NameEnd {
-  end: number;
-  marker: string;
-  /** Not so for an anime's absolute number, which may belong to the name. */
-  isCertain: boolean;
-}
+/** Where a name ends (0 if nothing ends it) and by which marker. An absolute number is not certain: it may belong to the name. */
+type NameEnd = { end: number; marker: string; isCertain: boolean };
 
 function findNameEnd(title: string): NameEnd {
   const beforeBrackets = title.slice(0, QUALITY_IN_BRACKETS.exec(title)?.index);
@@ -389,10 +393,7 @@ export interface FrenchRelease {
 }
 
 /** From the index `start` up to, but not including, the index `end`. */
-interface Span {
-  start: number;
-  end: number;
-}
+type Span = { start: number; end: number };
 
 /**
  * Tags the French releases of a search response: the items that have a `language` attribute which says French.
@@ -597,6 +598,7 @@ async function handle(request: Request, server: Bun.Server<undefined>, config: C
     return failure(problem, isSearch);
   }
 }
+
 /** The path of a request, without dot segments and without the backend's URL base, and its query with the question mark. */
 function targetOf(request: Request, { urlBase }: Config): { path: string; query: string } {
   // Bun puts the client's Host before the path, and that may be one which no URL can hold (nas.1), or nothing.
@@ -613,6 +615,7 @@ function describeRequest(method: string, path: string, query: string): string {
   const route = `${method} ${shown}${shown === path ? "" : "/…"}`;
   return query ? `${route} ${describeSearch(new URLSearchParams(query))}` : route;
 }
+
 /** `tvsearch "les revenants" S01E02`, `movie imdbid=tt0111161`, `tvsearch latest` for an RSS sync, `caps`. */
 function describeSearch(parameters: URLSearchParams): string {
   const value = (name: string, form: RegExp) => form.exec(parameters.get(name) ?? "")?.[0] ?? "";
@@ -685,6 +688,7 @@ function removeHopByHop(headers: Headers): void {
   const named = headers.get("connection")?.match(/[\w!#$%&'*+.^`|~-]+/g) ?? [];
   for (const name of [...HOP_BY_HOP, ...named]) headers.delete(name);
 }
+
 /** A body as it comes, which reports when it breaks off: Bun would print the error, and with it the URL and its key. */
 async function* relay(body: ReadableStream<Uint8Array>, onBreak: () => unknown): AsyncGenerator<Uint8Array> {
   try {
@@ -746,10 +750,9 @@ async function readWhole(response: Response): Promise<ArrayBuffer> {
 function problemOf(error: unknown, { backend, timeout }: Config): Problem {
   if (error instanceof Problem) return error;
   const { name, code = "unknown" } = error as NodeJS.ErrnoException;
-  const seconds = timeout / 1000;
   if (name === "TimeoutError")
     return new Problem(
-      `No answer from ${backend} within ${seconds} s: see Prowlarr's log, or raise BACKEND_TIMEOUT.`,
+      `${backend} gave no answer within ${timeout / 1000} s: see its log, or raise BACKEND_TIMEOUT.`,
       504,
     );
   if (/REFUSED|NOTFOUND|UNREACH|TIMEDOUT|EAI_/.test(code))
@@ -789,18 +792,17 @@ Configuration, from the environment:
   BACKEND_TIMEOUT  seconds to wait for an answer to begin (120)
   LOG_LEVEL        debug (each French title), info (each request) or warn (only what went wrong); info if not set`;
 
+/** A release that has a `language` attribute, whatever it says. */
+const TELLS = /<(?:[^\s<>]*:)?attr\s[^<>]*["']\s*language\s*["']/i;
+
 /** What Prowlarr's API tells of an indexer, and of an application such as Sonarr. */
-interface Indexer {
-  id: number;
-  name: string;
-  enable: boolean;
-}
-interface Application {
+type Indexer = { id: number; name: string; enable: boolean };
+type Application = {
   name: string;
   implementation: string;
   syncLevel: string;
   fields: { name: string; value?: unknown }[];
-}
+};
 
 /** Title, languages; `--demo` serves them as a backend would. */
 const DEMO: [title: string, languages: string[]][] = [
@@ -973,7 +975,7 @@ async function checkIndexers(config: Config, indexers: Indexer[]): Promise<boole
   const queue = indexers.values();
   const askInTurn = async () => {
     for (const { id, name } of queue) {
-      const { tells, finding } = await checkIndexer(config, id);
+      const [tells, finding] = await checkIndexer(config, id);
       anyTells ||= tells;
       print(`  ${String(id).padStart(idWidth)}  ${name.padEnd(nameWidth)}  ${finding}`);
     }
@@ -982,33 +984,27 @@ async function checkIndexers(config: Config, indexers: Indexer[]): Promise<boole
   return anyTells;
 }
 
-/** Asks an indexer for its latest releases: whether one of them tells a language, and what there is to say. Never throws. */
-async function checkIndexer(config: Config, id: number): Promise<{ tells: boolean; finding: string }> {
+/** Whether one of an indexer's latest releases tells a language, and what there is to say of them. Never throws. */
+async function checkIndexer(config: Config, id: number): Promise<[tells: boolean, finding: string]> {
   try {
     const response = await askBackend(config, `/${id}/api?t=search`);
-    if (!response.ok)
-      return { tells: false, finding: `Prowlarr answers ${response.status} ${response.statusText}: its log says why` };
-    const feed = await readWhole(response);
-    const { items, french } = tagFeed(new Uint8Array(feed));
+    if (!response.ok) return [false, `Prowlarr answers ${response.status} ${response.statusText}: its log says why`];
+    const feed = new Uint8Array(await readWhole(response));
+    const { items, french } = tagFeed(feed);
+    const tagged = french.filter(({ decision }) => decision.insert).length;
     const telling = Buffer.from(feed)
       .toString("latin1")
-      .split(/<item[\s>]/)
-      .filter((item) => TELLS_LANGUAGE.test(item)).length;
-    const tagged = french.filter(({ decision }) => decision.insert).length;
-    if (items === 0) return { tells: false, finding: "no releases" };
+      .split("<item")
+      .filter((item) => TELLS.test(item)).length;
+    if (items === 0) return [false, "no releases"];
     const releases = `${String(items).padStart(3)} ${items === 1 ? "release" : "releases"}`;
-    if (telling === 0)
-      return { tells: false, finding: `${releases}, none tells a language: the proxy can do nothing here` };
-    return {
-      tells: true,
-      finding: `${releases}, ${telling} tell a language, ${french.length} French, ${tagged} to be tagged`,
-    };
+    if (telling === 0) return [false, `${releases}, none tells a language: the proxy can do nothing here`];
+    return [true, `${releases}, ${telling} tell a language, ${french.length} French, ${tagged} to be tagged`];
   } catch (error) {
     const isSlow = (error as Error).name === "TimeoutError";
-    return { tells: false, finding: isSlow ? `no answer within ${config.timeout / 1000} s` : "the answer broke off" };
+    return [false, isSlow ? `no answer within ${config.timeout / 1000} s` : "the answer broke off"];
   }
 }
-const TELLS_LANGUAGE = /<(?:[^\s<>]*:)?attr\s[^<>]*["']\s*language\s*["']/i;
 
 /** Prints what each title becomes where its release has French audio, and why. */
 async function explainTitles(given: string[]): Promise<void> {
@@ -1021,29 +1017,26 @@ async function explainTitles(given: string[]): Promise<void> {
   }
 }
 
-/** Serves with a backend of its own. */
+/** Serves with a backend of its own, which has a handful of releases. */
 function demo(): void {
-  const { port } = start({ ...process.env, BACKEND_URL: serveSamples() });
-  console.log(`Try it in another terminal, and see MULTi.VFF in the first two titles; the other two stay as they are:
-
-  curl "http://localhost:${port}/1/api?t=tvsearch&q=les+revenants"
-`);
-}
-
-/** A backend with a handful of releases; returns its address. */
-function serveSamples(): string {
   const items = DEMO.map(([title, languages]) => {
     const attributes = languages.map((language) => `<newznab:attr name="language" value="${language}" />`).join("");
-    return `    <item><title>${title}</title>${attributes}</item>\n`;
+    return `    <item><title>${title}</title>${attributes}</item>`;
   });
   const feed = `<?xml version="1.0" encoding="UTF-8"?>
 <rss version="2.0" xmlns:newznab="http://www.newznab.com/DTD/2010/feeds/attributes/">
   <channel>
-${items.join("")}  </channel>
+${items.join("\n")}
+  </channel>
 </rss>
 `;
-  const headers = { "content-type": "application/rss+xml" };
-  return Bun.serve({ hostname: "127.0.0.1", port: 0, fetch: () => new Response(feed, { headers }) }).url.origin;
+  const answer = () => new Response(feed, { headers: { "content-type": "application/rss+xml" } });
+  const backend = Bun.serve({ hostname: "127.0.0.1", port: 0, fetch: answer });
+  const { port } = start({ ...process.env, BACKEND_URL: backend.url.origin });
+  console.log(`Try it in another terminal, and see MULTi.VFF in the first two titles; the other two stay as they are:
+
+  curl "http://localhost:${port}/1/api?t=tvsearch&q=les+revenants"
+`);
 }
 
 if (import.meta.main) {
