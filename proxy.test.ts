@@ -1811,20 +1811,15 @@ describe.concurrent("the program", () => {
 
   // Made for this test alone, for localhost, until 2126.
   const KEY = `-----BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgN9GcAbtyGwTyRsPT
-QtATiqKd8EJERPGctIYrVbq6r0qhRANCAARz44sy+cKvy+Ghf0LxzQX+2kY2q8MP
-ziGgAC+itC057VJbbAFcT3eW+bpbaWARUXmQ8lyIksSa9kqWLnaj/eNS
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgN9GcAbtyGwTyRsPTQtATiqKd8EJERPGctIYrVbq6r0qhRANCAARz44sy+cKvy+Gh
+f0LxzQX+2kY2q8MPziGgAC+itC057VJbbAFcT3eW+bpbaWARUXmQ8lyIksSa9kqWLnaj/eNS
 -----END PRIVATE KEY-----`;
   const CERTIFICATE = `-----BEGIN CERTIFICATE-----
-MIIBlTCCATugAwIBAgIUWIfxpqzWxu1WWYQmGDuAqLaVoQYwCgYIKoZIzj0EAwIw
-FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyMTIwMTE0MloYDzIxMjYxMDI4
-MjAxMTQyWjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
-PQMBBwNCAARz44sy+cKvy+Ghf0LxzQX+2kY2q8MPziGgAC+itC057VJbbAFcT3eW
-+bpbaWARUXmQ8lyIksSa9kqWLnaj/eNSo2kwZzAdBgNVHQ4EFgQUAGRgxko8gRo/
-qQWFBIEMapkv+3QwHwYDVR0jBBgwFoAUAGRgxko8gRo/qQWFBIEMapkv+3QwDwYD
-VR0TAQH/BAUwAwEB/zAUBgNVHREEDTALgglsb2NhbGhvc3QwCgYIKoZIzj0EAwID
-SAAwRQIhAJ5danMdfkQ0O4jnoAn2t3kj1138UAItm1sLCeRQwCCLAiAcHRyQbDqd
-ORWds957SXclsfvpHwiGh09ssYfGkCJ6GA==
+MIIBlTCCATugAwIBAgIUWIfxpqzWxu1WWYQmGDuAqLaVoQYwCgYIKoZIzj0EAwIwFDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyMTIwMTE0
+MloYDzIxMjYxMDI4MjAxMTQyWjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAARz44sy+cKvy+Ghf0LxzQX+
+2kY2q8MPziGgAC+itC057VJbbAFcT3eW+bpbaWARUXmQ8lyIksSa9kqWLnaj/eNSo2kwZzAdBgNVHQ4EFgQUAGRgxko8gRo/qQWFBIEMapkv+3Qw
+HwYDVR0jBBgwFoAUAGRgxko8gRo/qQWFBIEMapkv+3QwDwYDVR0TAQH/BAUwAwEB/zAUBgNVHREEDTALgglsb2NhbGhvc3QwCgYIKoZIzj0EAwID
+SAAwRQIhAJ5danMdfkQ0O4jnoAn2t3kj1138UAItm1sLCeRQwCCLAiAcHRyQbDqdORWds957SXclsfvpHwiGh09ssYfGkCJ6GA==
 -----END CERTIFICATE-----`;
 
   test("says that a certificate is not trusted, and trusts it where NODE_EXTRA_CA_CERTS names it", async () => {
@@ -1927,15 +1922,20 @@ describe.concurrent("--check", () => {
     return { code, lines: stdout.trimEnd().split("\n") };
   };
 
+  // To --check, 127.0.0.1 may be another system's.
+  const reachable = (server: { port: number }) => `http://0.0.0.0:${server.port}`;
+
   test("looks at the proxy, Prowlarr, Sonarr, Radarr and each indexer, and says what to mend", async () => {
     using server = proxyTo("http://127.0.0.1:1");
-    const right = urlOf(server);
+    const right = reachable(server);
     using other = await backendThat(() => ({ status: 404 }));
     using backend = await prowlarrWith([
       ["Sonarr", `${right}/`, "fullSync"],
       ["Radarr", urlOf(other), "fullSync"],
       ["Sonarr 4K", right, "addOnly"],
       ["Radarr 4K", "http://user:SECRETKEY@language-tag-proxy.invalid:8080", "fullSync"],
+      ["Sonarr anime", urlOf(server), "fullSync"],
+      ["Radarr anime", "nas:9797", "fullSync"],
     ]);
     const { code, lines } = await check(backend, server.port, { BACKEND_TIMEOUT: "1" });
     const start = lines.indexOf("The latest releases of each indexer:");
@@ -1946,8 +1946,10 @@ describe.concurrent("--check", () => {
       `✗ Radarr asks ${urlOf(other)}, which is not the proxy: set "Prowlarr Server" to the proxy's address (Prowlarr → Settings → Apps → Radarr), then press Sync App Indexers.`,
       expect.stringMatching(/^✗ Sonarr 4K asks .* "Sync Level" to Full Sync .*Sync App Indexers\.$/),
       expect.stringMatching(
-        /^\? Radarr 4K asks http:..language-tag-proxy.invalid:8080, which can't be reached from here: /,
+        /^\? Radarr 4K asks http:..language-tag-proxy.invalid:8080, which can't be reached from here/,
       ),
+      expect.stringMatching(/^\? Sonarr anime asks .*only if Sonarr anime runs on this system and in no container\.$/),
+      expect.stringMatching(/^✗ Radarr anime has no address that begins with http:/),
     ]);
     // Each line comes as soon as it is known: the silent indexer's comes last. The disabled one is left out.
     expect(lines.slice(start + 1, -1).sort()).toEqual([
@@ -1958,7 +1960,7 @@ describe.concurrent("--check", () => {
       "  9  Indexer 9  no releases",
     ]);
     expect(lines.at(-2)).toContain("Indexer 7");
-    expect([code, lines.at(-1)]).toEqual([1, "✗ 2 things to mend."]);
+    expect([code, lines.at(-1)]).toEqual([1, "✗ 3 things to mend."]);
     // It asks for what it needs to know, and changes nothing.
     expect(backend.requests.every(({ method }) => method === "GET")).toBe(true);
     expect(backend.requests.map(({ url }) => url).filter((url) => url.startsWith("/3/"))).toEqual(["/3/api?t=search"]);
@@ -1966,9 +1968,16 @@ describe.concurrent("--check", () => {
 
   test("is well where the clients ask the proxy and an indexer tells languages", async () => {
     using server = proxyTo("http://127.0.0.1:1");
-    using backend = await prowlarrWith([["Radarr", urlOf(server), "fullSync"]], [3, 5]);
+    using backend = await prowlarrWith([["Radarr", reachable(server), "fullSync"]], [3, 5]);
     const { code, lines } = await check(backend, server.port);
     expect([code, lines.at(-1)]).toEqual([0, "✓ All is well."]);
+  });
+
+  test("is not sure where an application's address means another system to it, or can't be reached", async () => {
+    using server = proxyTo("http://127.0.0.1:1");
+    using backend = await prowlarrWith([["Radarr", `http://localhost:${server.port}`, "fullSync"]], [3]);
+    const { code, lines } = await check(backend, server.port);
+    expect([code, lines.at(-1)]).toEqual([0, "? Nothing to mend, but make sure of what is marked with ?."]);
   });
 
   test.each([
@@ -1982,7 +1991,7 @@ describe.concurrent("--check", () => {
     using server = proxyTo("http://127.0.0.1:1");
     const clients = what.startsWith("neither")
       ? []
-      : [["Sonarr", urlOf(server), "fullSync"] as [string, string, string]];
+      : [["Sonarr", reachable(server), "fullSync"] as [string, string, string]];
     using backend = await prowlarrWith(clients, ids);
     const { code, lines } = await check(backend, server.port, env);
     const faults = lines.filter((line) => line.startsWith("✗"));

@@ -916,20 +916,26 @@ async function isProxy(address: string): Promise<boolean> {
   return response.ok && health?.status === "ok";
 }
 
-/** Looks at the whole way, prints each thing as soon as it is known, and returns whether all is well. It changes nothing. */
+/**
+ * Looks at the whole way, prints each thing as soon as it is known, and returns whether nothing is to be mended. It
+ * changes nothing.
+ */
 async function check(given: Config): Promise<boolean> {
   const config = { ...given, timeout: Math.min(given.timeout, 30_000) };
-  let faults = 0;
   // ✓ is well, ✗ is to be mended, ? can't be told from here.
+  const marks: string[] = [];
   const tell = (line: string) => {
-    if (line.startsWith("✗")) faults++;
+    marks.push(line[0]!);
     print(line);
   };
   const answers = await isProxy(`http://127.0.0.1:${config.port}`).catch(() => false);
   if (answers) tell(`✓ The proxy answers on port ${config.port}.`);
   else tell(`✗ No proxy answers on port ${config.port}: start it, or set PORT to its port.`);
   await checkProwlarr(config, tell).catch((error) => tell(`✗ ${problemOf(error, config).message}`));
-  print(faults === 0 ? "✓ All is well." : `✗ ${faults} ${faults === 1 ? "thing" : "things"} to mend.`);
+
+  const faults = marks.filter((mark) => mark === "✗").length;
+  if (faults > 0) print(`✗ ${faults} ${faults === 1 ? "thing" : "things"} to mend.`);
+  else print(marks.includes("?") ? "? Nothing to mend, but make sure of what is marked with ?." : "✓ All is well.");
   return faults === 0;
 }
 
@@ -956,15 +962,20 @@ async function checkProwlarr(config: Config, tell: (line: string) => void): Prom
 /** Whether Sonarr or Radarr asks a proxy like this one, and is kept in step by Prowlarr. */
 async function checkClient({ name, syncLevel, fields }: Application): Promise<string> {
   const url = URL.parse(String(fields.find(({ name }) => name === "prowlarrUrl")?.value));
-  const address = url ? (url.origin + url.pathname).replace(/\/+$/, "") : "no address";
   const mend = `(Prowlarr → Settings → Apps → ${name}), then press Sync App Indexers.`;
+  if (!url?.protocol.startsWith("http"))
+    return `✗ ${name} has no address that begins with http://: set "Prowlarr Server" to the proxy's ${mend}`;
+  const address = (url.origin + url.pathname).replace(/\/+$/, "");
   const isRight = await isProxy(address).catch(() => undefined);
   if (isRight === false)
     return `✗ ${name} asks ${address}, which is not the proxy: set "Prowlarr Server" to the proxy's address ${mend}`;
   if (syncLevel !== "fullSync")
     return `✗ ${name} asks ${address}, but may keep old addresses: set "Sync Level" to Full Sync ${mend}`;
-  if (isRight) return `✓ ${name} asks ${address}, Full Sync.`;
-  return `? ${name} asks ${address}, which can't be reached from here: make sure that it is the proxy's, as ${name} sees it.`;
+  if (!isRight)
+    return `? ${name} asks ${address}, which can't be reached from here: make sure that it is the proxy's, as ${name} sees it.`;
+  if (/^(?:localhost|127\..*|\[::1\])$/.test(url.hostname))
+    return `? ${name} asks ${address}, which is the proxy only if ${name} runs on this system and in no container.`;
+  return `✓ ${name} asks ${address}, Full Sync.`;
 }
 
 /** Prints a line for each indexer as it answers, a few asked at a time; returns whether any tells languages. */
