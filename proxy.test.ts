@@ -661,7 +661,6 @@ describe("every other byte is the backend's own", () => {
     ["a byte-order mark", `\uFEFF${feedOf(TITLE + FRENCH)}`],
     ["> in text and values", feedOf(`<d a=">" b='>'>a > b</d>${TITLE}${FRENCH}`)],
     ["spaces in tags", feedWith(`<item \n>${TITLE}<d >x</d  ><e\n></e\t>${FRENCH}</item>`)],
-    ["names in other alphabets", feedOf(`<été-à>x</été-à><é><b/></é>${TITLE}${FRENCH}`)],
     ["elements named like Object's own", feedOf(`<constructor/><__proto__>x</__proto__>${TITLE}${FRENCH}`)],
     ["200 elements around the title", feedOf("<a>x</a>\n".repeat(200) + TITLE + "<b/>".repeat(200) + FRENCH)],
     ["12,000 items", feedWith((FRENCH_ITEM + `<item>${PLAIN_TITLE}</item>\n`.repeat(3)).repeat(3000))],
@@ -1698,13 +1697,14 @@ describe.concurrent("the program", () => {
     expect(proxy.stdout()).not.toMatch(/PROXYKEY|hunter2/);
   });
 
-  test("warns once of a backend that is away, serves, and lists the indexers when it is back", async () => {
+  test("warns once of a backend that is away, serves, and lists the indexers when it has started", async () => {
     const port = await freePort();
     using proxy = await runningProxy({ BACKEND_URL: secretUrlOf({ port }), BACKEND_API_KEY: "PROXYKEY" });
     await until(() => /^.+\nProwlarr gives no answer yet.*can't be reached.*\n$/.test(proxy.stdout()));
     // It tries again more than once, and says so once.
     await Bun.sleep(3000);
-    using _backend = await backendThat(prowlarr, port);
+    let starting = 2;
+    using _backend = await backendThat((request) => (starting-- > 0 ? { status: 503 } : prowlarr(request)), port);
     await until(() => proxy.stdout().includes(`:${proxy.port}/12/  → 12: a`));
     expect((await proxy.ask("/3/api")).text).toBe(TAGGED_FEED);
     expect(proxy.stdout().match(/no answer yet/g)).toHaveLength(1);
