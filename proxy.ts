@@ -363,11 +363,12 @@ const ITEM = /<item(?:\s[^<>]*)?(?<!\/)>/g;
 const ATTRIBUTES = `[^<>"']*(?:(?:"[^"<]*"|'[^'<]*')[^<>"']*){0,100}`;
 const XML_TAG = new RegExp(String.raw`<(\/?)([^\s<>/"'!?]+)(?=[\s/>])${ATTRIBUTES}>`, "g");
 
+const INITIALS = FRENCH_WORDS.replace(/\B\w| /g, "");
 /**
- * Where an attribute's value begins with `language`. In most feeds that is English: the lookahead passes by a language of
- * whose letters none begins a French word, and saves a tenth of the time.
+ * Where an attribute's value begins with `language`. In most feeds the language is English: the lookahead passes by one
+ * of whose letters none begins a French word, and saves a tenth of the time.
  */
-const LANGUAGE = pattern(`["']\\s*language(?!" value="[^"<&${words(FRENCH_WORDS).map(([first]) => first)}]*")`, "g");
+const LANGUAGE = pattern(String.raw`["']\s*language(?!" value="[^"<&${INITIALS}]*")`, "g");
 const LANGUAGE_TAG = new RegExp(String.raw`^<(?:[^\s<>/"']*:)?attr\s(${ATTRIBUTES}?)\/?>`);
 const LONGEST_LANGUAGE_TAG = 1000;
 const parser = new XMLParser({ ignoreAttributes: false, attributeNamePrefix: "", htmlEntities: true });
