@@ -42,8 +42,9 @@ export interface Config {
   log: Log;
 }
 
-/** One function a level; those below LOG_LEVEL do nothing. */
-export type Log = Record<"debug" | "info" | "warn", (line: string) => void>;
+/** One function a level; those below LOG_LEVEL are missing, so that `log.debug?.(…)` costs nothing. */
+export type Log = { debug?: Print | undefined; info?: Print | undefined; warn: Print };
+type Print = (line: string) => void;
 
 type Environment = Record<string, string | undefined>;
 
@@ -101,8 +102,7 @@ function readLog(env: Environment): Log {
   const value = env["LOG_LEVEL"]?.trim().toLowerCase() || "info";
   const least = ["debug", "info", "warn"].indexOf(value);
   if (least < 0) throw new Problem(`LOG_LEVEL must be debug, info or warn, not ${JSON.stringify(value)}.`);
-  const quiet = () => {};
-  return { debug: least > 0 ? quiet : print, info: least > 1 ? quiet : print, warn: print };
+  return { debug: least > 0 ? undefined : print, info: least > 1 ? undefined : print, warn: print };
 }
 
 /** Prints one line, whatever control characters a title, a search or an indexer's name holds. */
@@ -545,7 +545,8 @@ const VIA = `language-tag-proxy-${crypto.randomUUID()}`;
 /** A redirect is the client's to follow. The backend is on the home network: HTTP_PROXY is not meant for it. */
 const DIRECT = { redirect: "manual", proxy: false } as const;
 
-/** Bytes. 5,000 releases are 8 MiB. */
+/** Bytes. 100 releases are 160 KiB, and 5,000 are 8 MiB. */
+const LARGE_FEED = 1024 * 1024;
 const LARGEST_FEED = 32 * 1024 * 1024;
 
 const NO_ROUTE = new Problem(
@@ -585,7 +586,7 @@ async function handle(request: Request, server: Bun.Server<undefined>, config: C
   const isSearch = SEARCH.test(path);
   const line = () => describeRequest(request.method, path, isSearch ? query : "");
   const log = (outcome: string, level: keyof Log = "info") =>
-    config.log[level](`${line()} → ${outcome}, ${Math.round(performance.now() - started)} ms`);
+    config.log[level]?.(`${line()} → ${outcome}, ${Math.round(performance.now() - started)} ms`);
   try {
     if (!isSearch && !OTHER_ROUTES.test(path)) throw NO_ROUTE;
     const response = await forward(request, server, config, path + query, isSearch);
@@ -713,8 +714,8 @@ async function answerSearch(response: Response, { debug }: Log, log: (outcome: s
   const tagged = french.filter(({ decision }) => decision.insert).length;
   log(`200, ${items} items, ${tagged} tagged`);
   for (const { title, decision } of french)
-    if (decision.insert) debug(`  ${title} → ${apply(title, decision)} (${decision.reason})`);
-    else debug(`  ${title} stays: ${decision.reason}`);
+    if (decision.insert) debug?.(`  ${title} → ${apply(title, decision)} (${decision.reason})`);
+    else debug?.(`  ${title} stays: ${decision.reason}`);
 
   // A direct stream is sent in one piece, where Bun 1.4.5 sends any other body of an async handler in many small ones.
   const body = new ReadableStream({
@@ -722,8 +723,11 @@ async function answerSearch(response: Response, { debug }: Log, log: (outcome: s
     pull(controller) {
       for (const piece of pieces) controller.write(piece);
       controller.end();
-      // Bun's collector would let large feeds pile up. Nobody else has this one.
-      feed.transfer(0);
+      // Bun's collector would let large feeds pile up: this one, which nobody else has, goes at once.
+      if (feed.byteLength > LARGE_FEED) {
+        feed.transfer(0);
+        Bun.gc(false);
+      }
     },
   });
   response.headers.delete("content-length");
@@ -839,7 +843,7 @@ function start(env: Environment): Config {
       while (server.pendingRequests > 0) await Bun.sleep(10);
       process.exit(0);
     });
-  config.log.info(`language-tag-proxy ${version} listens on port ${config.port}; backend: ${config.backend}`);
+  config.log.info?.(`language-tag-proxy ${version} listens on port ${config.port}; backend: ${config.backend}`);
   return config;
 }
 
@@ -858,15 +862,15 @@ function listen(config: Config): Bun.Server<undefined> {
 async function listIndexers(config: Config): Promise<void> {
   const { apiKey, backend, log, port } = config;
   if (!apiKey)
-    return log.info("BACKEND_API_KEY is not set, so the indexers are not listed here; searches work without it.");
+    return log.info?.("BACKEND_API_KEY is not set, so the indexers are not listed here; searches work without it.");
   let isWaiting = false;
   // At boot, and in compose, both start together: Prowlarr is asked again while it gives no answer of its own.
   for (const end = Date.now() + 120_000; ; await Bun.sleep(1000)) {
     try {
       const { version } = await askProwlarr<{ version: string }>(config, "system/status");
       const indexers = await askProwlarr<Indexer[]>(config, "indexer");
-      log.info(`Prowlarr ${version} at ${backend} has these indexers; through the proxy, their addresses are:`);
-      for (const { id, name } of indexers) log.info(`  http://${hostname()}:${port}/${id}/  → ${id}: ${name}`);
+      log.info?.(`Prowlarr ${version} at ${backend} has these indexers; through the proxy, their addresses are:`);
+      for (const { id, name } of indexers) log.info?.(`  http://${hostname()}:${port}/${id}/  → ${id}: ${name}`);
       return;
     } catch (error) {
       const { message, status } = problemOf(error, config);
