@@ -377,15 +377,6 @@ describe("rules", () => {
     });
     if (total > 5000) throw new Error(`${total} ms, SEED=${SEED}; the slowest: ${JSON.stringify(slowest)}`);
   });
-
-  test.each(["Show.S01E01" + "E111x1".repeat(47), "000001" + "S1.E1".repeat(58), "000001" + ")(".repeat(146) + "!"])(
-    "%s is decided 1,000 times within 2 s",
-    (title) => {
-      const started = performance.now();
-      for (let n = 0; n < 1000; n++) decide(title + String(n % 10));
-      expect(performance.now() - started).toBeLessThan(2000);
-    },
-  );
 });
 
 // ─── Which values are French ────────────────────────────────────────────────────────────────────────────────────────
@@ -824,11 +815,8 @@ describe("a hostile feed of 4 MB takes less than 3 s, where an ordinary one take
     ["attribute elements without end", fill('<attr name="language" value="French">'), ""],
     ["values of language without tags", fill('"language'), ""],
     ["comments without end", fill("<!-- "), "-->"],
-    ["comments", fill("<!-- -->"), ""],
     ["CDATA sections without end", fill("<![CDATA["), "]]>"],
-    ["CDATA sections", fill("<![CDATA[&]]>"), ""],
     ["processing instructions without end", fill("<?x "), "?>"],
-    ["one open quote", `<a b="${fill(`' c=`)}`, '"/>'],
     ["attributes in one tag", `<a${fill(' b="c"')}`, "/>"],
     ["attributes in one language tag", `<attr name="language" value="French"${fill(' b="c"')}`, "/>"],
     ["lone <", fill("<"), ""],
@@ -1848,6 +1836,18 @@ SAAwRQIhAJ5danMdfkQ0O4jnoAn2t3kj1138UAItm1sLCeRQwCCLAiAcHRyQbDqdORWds957SXclsfvp
     }
     expect(received).toBe(300_000_000);
     expect(peakOf(proxy.child)).toBeLessThan(100);
+  });
+
+  // The README's unit gives the service 512 MiB.
+  onLinux("stays below 450 MiB for a feed of 32 MiB, whatever it is made of", async () => {
+    const french = `<item><title>F.2019</title>${languageTag("fr")}</item>`;
+    for (const part of ["<?x?>", "<!---->", "<![CDATA[]]>", "<", french]) {
+      const body = `<rss>${part.repeat((32 * 1024 * 1024 - 100) / part.length)}`;
+      using backend = await backendThat(() => ({ headers: XML, body }));
+      using proxy = await runningProxy({ BACKEND_URL: urlOf(backend) });
+      expect((await proxy.ask("/1/api")).bytes.length).toBeGreaterThanOrEqual(body.length);
+      expect(peakOf(proxy.child)).toBeLessThan(450);
+    }
   });
 
   onLinux("stays below 130 MiB for 600 searches of 250 kB, each with its own title and language", async () => {

@@ -210,7 +210,7 @@ const FRENCH_TAG = pattern(`${START}${anyOf(FRENCH_TAGS)}${END}(?!${GAP}{0,3}sub
 const MULTI_TAG = pattern(`${START}MULTi${END}(?!${GAP}{0,3}(?:sub|${anyOf(FRENCH_TAGS)}${END}))`, "g");
 /** What follows a tag: another tag, a quality indicator, the group, the end. */
 const AFTER_A_TAG = pattern(
-  String.raw`[ ._\-()[\]{}]*(?:(?:${anyOf(FRENCH_TAGS, OTHER_TAGS)}|${QUALITY})${END}|${GROUP}|${EXTENSION})`,
+  String.raw`[ ._\-()[\]{}]{0,5}(?:(?:${anyOf(FRENCH_TAGS, OTHER_TAGS)}|${QUALITY})${END}|${GROUP}|${EXTENSION})`,
   "y",
 );
 /** Past the marker's closing bracket, one separator (`_` must not touch the tag) and words that begin with SUB. */
@@ -402,8 +402,7 @@ type Span = { start: number; end: number };
  */
 export function tagFeed(feed: Uint8Array): TaggedFeed {
   const xml = Buffer.from(feed.buffer, feed.byteOffset, feed.byteLength).toString("latin1");
-  // What stands in a section is no markup.
-  const markup = xml.replace(SECTION, (section) => " ".repeat(section.length));
+  const markup = withoutSections(xml);
   const tagged: TaggedFeed = { pieces: [], items: 0, french: [] };
   let copied = 0;
   let nextFrench = findFrench(markup, 0);
@@ -422,6 +421,16 @@ export function tagFeed(feed: Uint8Array): TaggedFeed {
   }
   tagged.pieces.push(feed.subarray(copied));
   return tagged;
+}
+
+/** The feed's text with its sections blanked out, in place because there may be millions: what stands in one is no markup. */
+function withoutSections(xml: string): string {
+  let blanked: Buffer | undefined;
+  for (const { 0: section, index } of xml.matchAll(SECTION)) {
+    blanked ??= Buffer.from(xml, "latin1");
+    blanked.fill(" ", index, index + section.length);
+  }
+  return blanked?.toString("latin1") ?? xml;
 }
 
 /** The content of each item that has an end. */
