@@ -155,7 +155,8 @@ const anyOf = (...lists: string[]) =>
   `(?:${lists.flatMap(words).join("|").replaceAll("+", "\\+").replaceAll("-", "[ ._-]?")})`;
 const pattern = (source: string, flags = "") => new RegExp(source, `iu${flags}`);
 
-const START = String.raw`(?<![\p{L}\p{N}])`;
+/** The lookahead is for speed: without it the alternatives that follow are tried between any two brackets. */
+const START = String.raw`(?<![\p{L}\p{N}])(?=[\p{L}\p{N}])`;
 const END = String.raw`(?![\p{L}\p{N}])`;
 const GAP = "[ ._-]";
 
@@ -169,7 +170,7 @@ const FORMAT = String.raw`(?:\d{3,4}(?:[pi]|x\d{3,4})|${FORMATS}|${anyOf(SOUNDS)
 const WEB = String.raw`WEB(?=${GAP}(?:${FORMAT}|${anyOf(FRENCH_TAGS, OTHER_TAGS)})${END}|-|[)\]]|[ .]*$)`;
 const QUALITY = `(?:${FORMAT}|${anyOf(SOURCES)}|${anyOf(SERVICES)}(?=${GAP}WEB)|${WEB})${END}`;
 const QUALITY_INDICATOR = pattern(`${START}(?!${GROUP})${QUALITY}`, "g");
-const QUALITY_IN_BRACKETS = pattern(String.raw`(?<=[^\])][ ._]?)[([]${QUALITY}`);
+const QUALITY_IN_BRACKETS = pattern(String.raw`(?<=[^\])][ ._]?)[([](?=[\p{L}\p{N}])${QUALITY}`);
 
 // Markers: what ends the name. A season or an episode, else a date or a year, with the numbers that go on from there (-E03,
 // 06-08 of 24, Part 2, 05-26), for a tag among them loses episodes.
@@ -493,7 +494,7 @@ function remembering<Answer>(answer: (text: string) => Answer): (text: string) =
 /** Whether the text from one `<` to the next begins with an `attr` element for a language that is French. */
 const saysFrench = remembering((text) => {
   const attributes = text.length <= LONGEST_LANGUAGE_TAG && LANGUAGE_TAG.exec(readable(text))?.[1];
-  if (!attributes) return false;
+  if (!attributes || !/\bname\s*=/.test(attributes)) return false;
   try {
     const { name, value } = parser.parse(`<attr ${attributes}/>`).attr as Record<string, string>;
     return name?.toLowerCase() === "language" && isFrench(value ?? "");
@@ -631,7 +632,8 @@ function describeRequest(method: string, path: string, query: string): string {
 function describeSearch(parameters: URLSearchParams): string {
   const value = (name: string, form: RegExp) => form.exec(parameters.get(name) ?? "")?.[0] ?? "";
   const type = value("t", /^(?:caps|search|tvsearch|movie|music|book)$/);
-  const text = value("q", /^.{1,200}/s);
+  // A client that encodes its query twice has its key in the text.
+  const text = value("q", /^(?:(?!api_?key).){1,200}/is);
   const ids = words("tvdbid imdbid tmdbid tvmazeid rid traktid doubanid year").map((name) => {
     const id = value(name, /^(?:tt)?\d{1,10}$/);
     return id && `${name}=${id}`;
@@ -750,7 +752,7 @@ async function readWhole(response: Response): Promise<ArrayBuffer> {
     await response.body?.cancel();
     throw TOO_LARGE;
   }
-  if (length) return await response.arrayBuffer();
+  if (length && !response.headers.has("content-encoding")) return await response.arrayBuffer();
   const chunks: Uint8Array[] = [];
   let size = 0;
   for await (const chunk of response.body ?? []) {
@@ -905,7 +907,8 @@ async function askProwlarr<Answer>(config: Config, what: string): Promise<Answer
   const answer: any = await response.json().catch((error) => {
     if (!(error instanceof SyntaxError)) throw error;
   });
-  if (!response.ok || (!Array.isArray(answer) && answer?.appName !== "Prowlarr"))
+  const isProwlarr = what === "system/status" ? answer?.appName === "Prowlarr" : Array.isArray(answer);
+  if (!response.ok || !isProwlarr)
     throw new Problem(
       `${config.backend} answers (${response.status}), but not as Prowlarr does: set BACKEND_URL to Prowlarr's address, with its URL base.`,
     );
