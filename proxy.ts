@@ -543,6 +543,8 @@ function readReference(reference: string): string {
 const SEARCH = /^\/\d{1,9}\/api$/;
 /** Nothing else reaches the backend, so that its web page and its key stay private; nor does `/api/v1/..%2f..%2f`. */
 const OTHER_ROUTES = /^\/(?:\d{1,9}\/download$|api\/v1\/(?!.*%(?:2[EeFf]|5[Cc]|25)).)/;
+/** What a client may search by in place of a text. */
+const SEARCH_IDS = words("tvdbid imdbid tmdbid tvmazeid rid traktid doubanid year");
 /** The part of a path that holds no key: words and numbers. */
 const PLAIN_SEGMENTS = /^(?:\/(?:[a-z]{1,20}|v1|\d{1,9})(?![^/]))*/i;
 
@@ -634,7 +636,7 @@ function describeSearch(parameters: URLSearchParams): string {
   const type = value("t", /^(?:caps|search|tvsearch|movie|music|book)$/);
   // A client that encodes its query twice has its key in the text.
   const text = value("q", /^(?:(?!api_?key).){1,200}/is);
-  const ids = words("tvdbid imdbid tmdbid tvmazeid rid traktid doubanid year").map((name) => {
+  const ids = SEARCH_IDS.map((name) => {
     const id = value(name, /^(?:tt)?\d{1,10}$/);
     return id && `${name}=${id}`;
   });
@@ -752,6 +754,7 @@ async function readWhole(response: Response): Promise<ArrayBuffer> {
     await response.body?.cancel();
     throw TOO_LARGE;
   }
+  // What is packed small may be large: a length tells nothing of it.
   if (length && !response.headers.has("content-encoding")) return await response.arrayBuffer();
   const chunks: Uint8Array[] = [];
   let size = 0;
