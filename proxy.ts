@@ -1047,26 +1047,20 @@ async function explainTitles(given: string[]): Promise<void> {
   }
 }
 
-/** Serves with a backend of its own, which has a handful of releases. */
-function demo(): void {
-  const releases = [
-    ["Les.Revenants.S01E01.1080p.WEB.H264-DEMO", "English", "French"],
-    ["Les.Revenants.S01E02.MULTi.1080p.WEB.H264-DEMO", "French"],
-    ["Les.Revenants.S01E03.FRENCH.720p.HDTV.x264-DEMO", "French"],
-    ["Les.Revenants.S01E04.1080p.WEB.H264-DEMO", "English", "German"],
-  ];
-  const items = releases.map(([title, ...languages]) => {
-    const attributes = languages.map((language) => `<newznab:attr name="language" value="${language}" />`).join("");
-    return `    <item><title>${title}</title>${attributes}</item>`;
-  });
-  const feed = `<?xml version="1.0" encoding="UTF-8"?>
+const DEMO_FEED = `<?xml version="1.0" encoding="UTF-8"?>
 <rss version="2.0" xmlns:newznab="http://www.newznab.com/DTD/2010/feeds/attributes/">
   <channel>
-${items.join("\n")}
+    <item><title>Les.Revenants.S01E01.1080p.WEB.H264-DEMO</title><newznab:attr name="language" value="French" /></item>
+    <item><title>Les.Revenants.S01E02.MULTi.1080p.WEB.H264-DEMO</title><newznab:attr name="language" value="English, French" /></item>
+    <item><title>Les.Revenants.S01E03.FRENCH.720p.HDTV.x264-DEMO</title><newznab:attr name="language" value="French" /></item>
+    <item><title>Les.Revenants.S01E04.1080p.WEB.H264-DEMO</title><newznab:attr name="language" value="German" /></item>
   </channel>
 </rss>
 `;
-  const answer = () => new Response(feed, { headers: { "content-type": "application/rss+xml" } });
+
+/** Serves with a backend of its own, which has four releases. */
+function demo(): void {
+  const answer = () => new Response(DEMO_FEED, { headers: { "content-type": "application/rss+xml" } });
   const backend = Bun.serve({ hostname: "127.0.0.1", port: 0, fetch: answer });
   const { port } = start({ ...process.env, BACKEND_URL: backend.url.origin });
   console.log(`Try it in another terminal, and see MULTi.VFF in the first two titles; the other two stay as they are:
