@@ -1352,7 +1352,7 @@ describe.concurrent("a backend", () => {
     expect([search.status, search.headers["content-encoding"]]).toEqual([502, undefined]);
     expect(sentenceIn(search, "rss+xml")).toMatch(bytes.includes("Content-Encoding") ? /./ : /broke off/);
     expect(JSON.stringify([search, proxy.logged])).not.toMatch(/Show|SECRETKEY|hunter2|at \//);
-    if (!bytes.startsWith(OK)) await expectError(proxy, 502, /no HTTP/);
+    if (!bytes.startsWith(OK)) await expectError(proxy, 502, /not HTTP/);
   });
 
   test.each([
@@ -1413,12 +1413,12 @@ describe.concurrent("a backend", () => {
 
   const spaces = Buffer.alloc(32 * 1024 * 1024 + 1, " ");
   test.each([
-    ["by its Content-Length", { "content-length": spaces.length }, spaces.subarray(0, 100_000), "stays"],
+    ["with a Content-Length", { "content-length": 2 * spaces.length }, spaces, "stays"],
     // An answer that is complete would leave its connection open, and rightly, for the next request.
     ["without a Content-Length", {}, spaces, "stays"],
     ["though it is packed with gzip", { "content-encoding": "gzip" }, zlib.gzipSync(spaces), "ends"],
     ["though it is packed with zstd", { "content-encoding": "zstd" }, zlib.zstdCompressSync(spaces), "ends"],
-  ])("whose feed is larger than 32 MiB is a 502: told %s", async (_, headers: OutgoingHttpHeaders, body, last) => {
+  ])("whose feed is larger than 32 MiB is a 502: %s", async (_, headers: OutgoingHttpHeaders, body, last) => {
     using proxy = await proxyWith((_, response) => {
       response.writeHead(200, { ...XML, ...headers }).write(body);
       if (last === "ends") response.end();
@@ -1939,7 +1939,7 @@ describe.concurrent("--check", () => {
       expect.stringMatching(
         /^\? Radarr 4K asks http:..language-tag-proxy.invalid:8080, which can't be reached from here/,
       ),
-      expect.stringMatching(/^\? Sonarr anime asks .*only if Sonarr anime runs on this system and in no container\.$/),
+      expect.stringMatching(/^\? Sonarr anime asks .*only if Sonarr anime runs on this system and not in a container/),
       expect.stringMatching(/^✗ Radarr anime has no address that begins with http:/),
     ]);
     // Each line comes as soon as it is known: the silent indexer's comes last. The disabled one is left out.
@@ -1977,7 +1977,7 @@ describe.concurrent("--check", () => {
     ["the key is wrong", [3], { BACKEND_API_KEY: "wrong" }, "✗ Prowlarr refuses BACKEND_API_KEY: "],
     ["there is no key", [3], { BACKEND_API_KEY: "" }, "✗ BACKEND_API_KEY is not set, so the check ends here: "],
     ["Prowlarr is away", [3], { BACKEND_URL: "http://127.0.0.1:1" }, "✗ http://127.0.0.1:1 can't be reached: "],
-    ["neither Sonarr nor Radarr is there", [3], {}, "✗ Prowlarr knows no Sonarr and no Radarr: "],
+    ["neither Sonarr nor Radarr is there", [3], {}, "✗ Prowlarr has no Sonarr or Radarr: "],
   ])("fails where %s, and says so", async (what, ids, env: Record<string, string>, expected) => {
     using server = proxyTo("http://127.0.0.1:1");
     const clients = what.startsWith("neither")
