@@ -408,7 +408,10 @@ export function tagFeed(feed: Uint8Array): TaggedFeed {
   return tagged;
 }
 
-/** A comment, a CDATA section or a processing instruction. One that is never closed reaches to the end of the feed. */
+/**
+ * A comment, a CDATA section or a processing instruction, but not the `<?xml …?>` with which almost every feed begins.
+ * One that is never closed reaches to the end of the feed.
+ */
 const SECTION = /<!--[^]*?(?:-->|$)|<!\[CDATA\[[^]*?(?:\]\]>|$)|<\?(?!xml\s)[^]*?(?:\?>|$)/g;
 
 /** The feed's text with its sections, maybe millions, blanked out in place, because nothing in a section is markup. */
@@ -704,8 +707,9 @@ const HOP_BY_HOP = words(
 );
 
 /**
- * Removes hop-by-hop headers (RFC 9110, §7.6.1), and those that `Connection` names. Transfer-Encoding is left to Bun,
- * which sets it as each side needs it, and reads from it that the answer to a HEAD has no Content-Length.
+ * Removes hop-by-hop headers (RFC 9110, §7.6.1), those that `Connection` names, and Expect, which Bun answers itself.
+ * Transfer-Encoding is left to Bun, which sets it as each side needs it, and reads from it that the answer to a HEAD
+ * has no Content-Length.
  */
 function removeHopByHop(headers: Headers): void {
   const named = headers.get("connection")?.match(/[\w!#$%&'*+.^`|~-]+/g) ?? [];
