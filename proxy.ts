@@ -6,7 +6,7 @@
  *     <title>Show.S01E01.1080p.WEB-GRP</title> <newznab:attr name="language" value="French"/>
  *     <title>Show.S01E01.MULTi.VFF.1080p.WEB-GRP</title> …
  *
- * Everything else passes through untouched. Read on from top to bottom: configuration, rules, feed, proxy, command line.
+ * Everything else passes through untouched. The order: configuration, rules, feed, proxy, command line.
  * To run it: `BACKEND_URL=http://prowlarr:9696 bun proxy.ts`, or `bun proxy.ts --help`.
  */
 import { isUtf8 } from "node:buffer";
@@ -302,7 +302,7 @@ function firstMatch(patterns: RegExp[], text: string): RegExpExecArray | undefin
 function findQuality(title: string, { end, isCertain }: NameEnd): RegExpExecArray | null {
   QUALITY_INDICATOR.lastIndex = end || /^\[[^\]]*\]|^/.exec(title)![0].length || 1;
   const quality = QUALITY_INDICATOR.exec(title);
-  // If the name's end is not certain, the tag goes inside brackets, but not into [WEB]: Sonarr needs both of its brackets.
+  // If the name's end is not certain, the tag goes inside brackets, but not into [WEB]: Sonarr needs both brackets.
   const isLoneWeb = quality && /^WEB[)\]]/i.test(title.slice(quality.index));
   return isLoneWeb && !isCertain ? QUALITY_INDICATOR.exec(title) : quality;
 }
@@ -323,7 +323,7 @@ type Insertion = Pick<Decision, "at" | "insert">;
 
 /** The tag before a quality indicator, and before a bracket or a hyphen that opens it. */
 function beforeQuality(title: string, at: number, name: NameEnd): Insertion {
-  // If the name's end is not certain, Radarr reads everything before a bracket as the name. Sonarr needs `[WEB ` in one piece.
+  // Radarr reads everything before a bracket as the name if that has no certain end. Sonarr needs `[WEB ` whole.
   if (!name.isCertain && /[([]/.test(title[at - 1] ?? ""))
     return tagBeside(title, /^WEB[ .]/i.test(title.slice(at)) ? at + 4 : at);
   while (at > name.end && "([{【".includes(title[at - 1]!)) at--;
@@ -619,7 +619,7 @@ function targetOf(request: Request, { urlBase }: Config): { path: string; query:
 /** The start of a path that can hold no key: words and numbers. */
 const PLAIN_SEGMENTS = /^(?:\/(?:[a-z]{1,20}|v1|\d{1,9})(?![^/]))*/i;
 
-/** A request as the log shows it: its route, and what it searches for. The rest is left out, because it may hold a key. */
+/** A request as the log shows it: its route and what it searches for. Nothing else, because that may be a key. */
 function describeRequest(method: string, path: string, query: string): string {
   const shown = PLAIN_SEGMENTS.exec(path)![0];
   const route = `${method} ${shown}${shown === path ? "" : "/…"}`;
