@@ -468,7 +468,8 @@ function findTitle(markup: string, item: Span): Span | undefined {
     if (slash) depth--;
     else if (text.endsWith("/>")) continue;
     else if (name === "title" && depth === 0) {
-      const [start, end] = [XML_TAG.lastIndex, markup.indexOf("<", XML_TAG.lastIndex)];
+      const start = XML_TAG.lastIndex;
+      const end = markup.indexOf("<", start);
       return markup.startsWith("</title", end) ? { start, end } : undefined;
     } else depth++;
   }
