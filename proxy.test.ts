@@ -80,7 +80,7 @@ Show.S01E01.«MULTi.VFF.»AMZN.WEB.AAC2.0-GRP  # AMZN.WEB is one quality to Sona
 Show.S01E01.«MULTi.VFF.»CANAL+.WEB-DL.1080p.H264-GRP
 Show.S01E01.«MULTi.VFF.»1080p.MyCANAL.WEB-DL.AAC2.0.H264-GRP
 Show.S01E05.Web.of.Lies.«MULTi.VFF.»1080p.WEB.H264-GRP  # a Web in an episode's title is no source
-Show.S01E05.Max.«MULTi.VFF.»2160p.MAX.WEB-DL.H265-GRP
+Show.S01E05.Max.Webster.«MULTi.VFF.»2160p.MAX.WEB-DL.H265-GRP  # a service counts only before a WEB that is a source
 Show.S01E01.«MULTi.VFF.»WEB.REPACK.x264-GRP  # WEB is a source before a tag, too
 Show.S01E01.«MULTi.VFF.»WEB.GERMAN.VC-1-GRP
 Show.S01E03.REPACK.«MULTi.VFF.»1080p.BluRay.x264-GRP  # the revision is found before the tag as well as behind it

@@ -129,13 +129,14 @@ const OTHER_TAGS = `MULTi VO VOA VOST VOSTFR SUBFRENCH SUBFORCED FR FRE FRA ENG 
   UNRATED EXTENDED REMASTERED RESTORED UNCUT CUSTOM HYBRID IMAX HC HSBS 3D`;
 
 const RESOLUTIONS = "4K 8K UHD FHD";
-const SOURCES = `WEB-DL WEB-Rip WEB-Mux WEB-HD WEB-HDRip WEB-DLRip Blu-Ray MBluRay BD BD-Rip BD-Mux BD-Remux BD-Light
-  BD-Full BD25 BD50 BR-Rip UHD-BD UHD-BDRip UHD-Remux Remux HD-DVD HD-Light 4K-Light mHD HD-TV SD-TV PDTV DSR TV-Rip
-  VOD-Rip HD-Rip HD-CAM DVD DVD5 DVD9 DVDR DVD-Rip DVD-Scr`;
+const WEB_SOURCES = "WEB-DL WEB-Rip WEB-Mux WEB-HD WEB-HDRip WEB-DLRip";
+const SOURCES = `Blu-Ray MBluRay BD BD-Rip BD-Mux BD-Remux BD-Light BD-Full BD25 BD50 BR-Rip UHD-BD UHD-BDRip UHD-Remux
+  Remux HD-DVD HD-Light 4K-Light mHD HD-TV SD-TV PDTV DSR TV-Rip VOD-Rip HD-Rip HD-CAM DVD DVD5 DVD9 DVDR DVD-Rip
+  DVD-Scr`;
 const CODECS = "x264 x265 x266 H-264 H-265 H-266 HEVC AVC AV1 VP9 VC-1 XviD DivX MPEG-2 MPEG-4";
 const PICTURES = "HDR HDR10 HDR10+ HDR10Plus DV DoVi SDR 8-bit 10-bit Hi10 Hi10P";
 const SOUNDS = "DTS DTS-HD DTS-X TrueHD Atmos AC3 EAC3 DD DDP DD+ AAC FLAC Opus PCM LPCM MP3";
-/** A streaming service counts only right before a WEB, because many are words that a name may hold as well. */
+/** A streaming service counts only right before a WEB source, because many are words that a name may hold as well. */
 const SERVICES = `Amazon AMZN ADN ATV ATVP CANAL+ CR CRAV DP DSNP HBO HMAX HULU iP iT MAX MYCANAL NF Netflix PCOK PMTP
   SALTO STAN TF1`;
 
@@ -161,11 +162,13 @@ const GROUP = String.raw`(?<=-)(?=\d*\p{L})[\p{L}\p{N}]+${EXTENSION}`;
 // Quality indicators: what a title says about picture and sound, unless it is the group's name.
 const FORMATS = anyOf(RESOLUTIONS, CODECS, PICTURES);
 const FORMAT = String.raw`(?:\d{3,4}(?:[pi]|x\d{3,4})|${FORMATS}|${anyOf(SOUNDS)}(?:\d[ ._]\d)?)`;
-/** A WEB on its own is a source only before a format, a tag, the group, a bracket or the end: not in "Web of Lies". */
+/** A WEB on its own is a source only before a format, a tag, a hyphen, a bracket or the end: not in "Web of Lies". */
 const WEB = String.raw`WEB(?=${GAP}(?:${FORMAT}|${anyOf(FRENCH_TAGS, OTHER_TAGS)})${END}|-|[)\]]|[ .]*$)`;
-const QUALITY = `(?:${FORMAT}|${anyOf(SOURCES)}|${anyOf(SERVICES)}(?=${GAP}WEB)|${WEB})${END}`;
+const SERVICE = `${anyOf(SERVICES)}(?=${GAP}(?:WEB|${anyOf(WEB_SOURCES)})${END})`;
+const QUALITY = `(?:${FORMAT}|${anyOf(WEB_SOURCES, SOURCES)}|${SERVICE}|${WEB})${END}`;
 const QUALITY_INDICATOR = pattern(`${START}(?!${GROUP})${QUALITY}`, "g");
-const QUALITY_IN_BRACKETS = pattern(String.raw`(?<=[^\])][ ._]?)[([](?=[\p{L}\p{N}])${QUALITY}`);
+/** A bracket that begins with a quality, unless it stands right behind another one, as in `[Group][1080p]`. */
+const QUALITY_IN_BRACKETS = pattern(String.raw`(?<=[^\])])[([](?=[\p{L}\p{N}])${QUALITY}`);
 
 // Markers: what ends the name. That is a season, an episode, a date or a year, with the numbers that continue it (-E03,
 // -08 of 24, Part 2), because a client loses episodes if the tag stands among them.
@@ -254,7 +257,7 @@ export function decide(title: string): Decision {
   const name = findNameEnd(title);
   const quality = findQuality(title, name);
 
-  // In a title that is all in capitals, FRENCH may be a word of the name (THE.FRENCH.DISPATCH).
+  // If all before the quality is in capitals, FRENCH may be a word of the name (THE.FRENCH.DISPATCH.1080p).
   const inCapitals = !/\p{Ll}/u.test(title.slice(0, quality?.index));
   const isWrittenAsTag = (word: string) =>
     word !== "VF" && word === word.toUpperCase() && !(inCapitals && word === "FRENCH");
@@ -266,12 +269,19 @@ export function decide(title: string): Decision {
     const at = multi.index + multi[0].length;
     return { at, insert: title[at] === "_" ? ".VFF." : ".VFF", reason: `${multi[0]} found: ".VFF" added` };
   }
-  const nameEnd = name.end ? `name ends after "${name.marker}"` : "no year or episode found";
+  const whereNameEnds = name.end ? `name ends after "${name.marker}"` : "no year or episode found";
   if (quality)
-    return { ...beforeQuality(title, quality.index, name), reason: `${nameEnd}; tag goes before "${quality[0]}"` };
+    return {
+      ...beforeQuality(title, quality.index, name),
+      reason: `${whereNameEnds}; tag goes before "${quality[0]}"`,
+    };
   if (name.end)
-    return { ...afterMarker(title, name.end), reason: `${nameEnd}; no quality follows, so the tag goes right there` };
-  return { ...beforeTail(title), reason: "no year, episode or quality found; tag goes before group and extension" };
+    return {
+      ...afterMarker(title, name.end),
+      reason: `${whereNameEnds}; no quality follows, so the tag goes right there`,
+    };
+  const reason = "no year, episode or quality found; tag goes before group and extension";
+  return { ...tagBeside(title, title.search(TAIL)), reason };
 }
 
 /** The title that a decision leads to. */
@@ -308,8 +318,8 @@ function findQuality(title: string, { end, isCertain }: NameEnd): RegExpExecArra
 }
 
 /**
- * The first word that is a tag by its spelling, or by its place: after the name, and before what follows a tag. VF only
- * has to stand after the name.
+ * The first word that is a tag by its spelling, or by its place: after the name, and right before another tag, a
+ * quality indicator, the group or the end. VF never counts by its spelling, but anywhere after the name.
  */
 function findTag(tags: RegExp, title: string, nameEnd: number, isWrittenAsTag: (word: string) => boolean) {
   return title.matchAll(tags).find(({ 0: word, index }) => {
@@ -336,10 +346,6 @@ function afterMarker(title: string, nameEnd: number): Insertion {
   return tagBeside(title, nameEnd + AFTER_A_MARKER.exec(title)![0].length);
 }
 
-function beforeTail(title: string): Insertion {
-  return tagBeside(title, title.search(TAIL));
-}
-
 /**
  * The tag for the index `at`, with the separator that the title uses: a dot or a space. Never an underscore, because
  * `\bVFF\b` in the clients' custom formats does not match `VFF_`.
@@ -355,7 +361,7 @@ function tagBeside(title: string, at: number): Insertion {
 
 // ─── Feed: a search response with its French titles tagged ──────────────────────────────────────────────────────────
 //
-// Tags are inserted into the feed, which is never printed anew: every other byte is the backend's own. The feed is read
+// Tags are inserted into the feed, which is never written anew: every other byte is the backend's own. The feed is read
 // as Latin-1, one character per byte, so that an index into the text is an offset in the feed, whatever its encoding.
 // Whether the feed is well-formed is for the client to judge. No part of the text is searched more than a few times, so
 // that even a hostile feed takes no more than linear time.
@@ -408,13 +414,9 @@ export function tagFeed(feed: Uint8Array): TaggedFeed {
   return tagged;
 }
 
-/**
- * A comment, a CDATA section or a processing instruction, but not the `<?xml …?>` with which almost every feed begins.
- * One that is never closed reaches to the end of the feed.
- */
+/** A comment, a CDATA section or a processing instruction other than `<?xml …?>`. An unclosed one goes to the end. */
 const SECTION = /<!--[^]*?(?:-->|$)|<!\[CDATA\[[^]*?(?:\]\]>|$)|<\?(?!xml\s)[^]*?(?:\?>|$)/g;
-
-/** The feed's text with its sections, maybe millions, blanked out in place, because nothing in a section is markup. */
+/** The text with spaces over its sections, because nothing in them is markup. One copy only: they may be millions. */
 function withoutSections(xml: string): string {
   let blanked: Buffer | undefined;
   for (const { 0: section, index } of xml.matchAll(SECTION)) {
@@ -425,7 +427,6 @@ function withoutSections(xml: string): string {
 }
 
 const ITEM = /<item(?:\s[^<>]*)?(?<!\/)>/g;
-
 /** The content of each item that has an end. */
 function* itemsOf(markup: string): Generator<Span> {
   for (ITEM.lastIndex = 0; ITEM.test(markup);) {
@@ -440,10 +441,9 @@ function* itemsOf(markup: string): Generator<Span> {
 const INITIALS = FRENCH_WORDS.replace(/\B\w| /g, "");
 /**
  * An attribute's value that begins with `language`. In most feeds the language is English: the lookahead skips a value
- * in which no letter begins a French word, and that saves a tenth of the time.
+ * without any of the letters that FRENCH_WORDS begin with, and that saves a tenth of the time.
  */
 const LANGUAGE = pattern(String.raw`=\s*["']\s*language(?!" value="[^"<&${INITIALS}]*")`, "g");
-
 /** Where the next `attr` element that says French begins, or Infinity. */
 function findFrench(markup: string, from: number): number {
   for (LANGUAGE.lastIndex = from; LANGUAGE.test(markup);) {
@@ -458,7 +458,6 @@ function findFrench(markup: string, from: number): number {
 
 const ATTRIBUTES = `[^<>"']*(?:(?:"[^"<]*"|'[^'<]*')[^<>"']*){0,100}`;
 const XML_TAG = new RegExp(String.raw`<(\/?)([^\s<>/"'!?]+)(?=[\s/>])${ATTRIBUTES}>`, "g");
-
 /** The content of the item's own title: the first `<title>` that is in no other element, if it holds only text. */
 function findTitle(markup: string, item: Span): Span | undefined {
   let depth = 0;
@@ -497,7 +496,6 @@ function remembering<Answer>(answer: (text: string) => Answer): (text: string) =
 const ATTR_ELEMENT = new RegExp(String.raw`^<(?:[^\s<>/"']*:)?attr\s(${ATTRIBUTES}?)\/?>`);
 const LONGEST_ATTR_ELEMENT = 1000;
 const parser = new XMLParser({ ignoreAttributes: false, attributeNamePrefix: "", htmlEntities: true });
-
 /** Whether the text from one `<` to the next begins with an `attr` element that says French. */
 const saysFrench = remembering((text) => {
   const attributes = text.length <= LONGEST_ATTR_ELEMENT && ATTR_ELEMENT.exec(readable(text))?.[1];
@@ -513,7 +511,6 @@ const saysFrench = remembering((text) => {
 
 /** A piece of a title as the feed writes it: a CDATA section, a reference or a character. */
 const TITLE_PIECE = /<!\[CDATA\[([^]*?)\]\]>|&[^\s&;<>]+;|[^]/g;
-
 /** Decides on a title as the feed writes it. Gives undefined if the title is empty, far too long or not only text. */
 const readTitle = remembering((written): FrenchRelease | undefined => {
   // Even a title written in references such as `&#233;` is shorter.
@@ -544,7 +541,6 @@ function readable(text: string): string {
 }
 
 const ENTITIES: Record<string, string> = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'" };
-
 /** The character that a reference such as `&amp;`, `&#233;` or `&#xE9;` stands for. An unknown one stays as it is. */
 function readReference(reference: string): string {
   const code = Number(/^&#(x?[\da-f]+);$/i.exec(reference)?.[1]!.replace(/^x/i, "0x"));
@@ -591,18 +587,20 @@ async function handle(request: Request, server: Bun.Server<undefined>, config: C
 
   const isSearch = SEARCH.test(path);
   const line = () => describeRequest(request.method, path, isSearch ? query : "");
-  const log = (outcome: string, level: keyof Log = "info") =>
+  const report = (outcome: string, level: keyof Log = "info") =>
     config.log[level]?.(`${line()} → ${outcome}, ${Math.round(performance.now() - started)} ms`);
   try {
     if (!isSearch && !OTHER_ROUTES.test(path)) throw NO_ROUTE;
     const response = await forward(request, server, config, path + query, isSearch);
-    if (isSearch && isFeed(request, response)) return await answerSearch(response, config.log, log);
-    log(String(response.status));
-    const onBreak = () => request.signal.aborted || config.log.warn(`${line()}: the backend broke off its answer`);
+    if (isSearch && isFeed(request, response)) return await answerSearch(response, config.log, report);
+    report(String(response.status));
+    const onBreak = () => {
+      if (!request.signal.aborted) config.log.warn(`${line()}: the backend broke off its answer`);
+    };
     return new Response(response.body && relay(response.body, onBreak), response);
   } catch (error) {
     const problem = request.signal.aborted ? new Problem("the client left", 499) : problemOf(error, config);
-    log(`${problem.status}: ${problem.message.replace(/\.$/, "")}`, problem.status >= 500 ? "warn" : "info");
+    report(`${problem.status}: ${problem.message.replace(/\.$/, "")}`, problem.status >= 500 ? "warn" : "info");
     return errorResponse(problem, isSearch);
   }
 }
@@ -619,7 +617,6 @@ function targetOf(request: Request, { urlBase }: Config): { path: string; query:
 
 /** The start of a path that can hold no key: words and numbers. */
 const PLAIN_SEGMENTS = /^(?:\/(?:[a-z]{1,20}|v1|\d{1,9})(?![^/]))*/i;
-
 /** A request as the log shows it: its route and what it searches for. Nothing else, because that may be a key. */
 function describeRequest(method: string, path: string, query: string): string {
   const shown = PLAIN_SEGMENTS.exec(path)![0];
@@ -629,7 +626,6 @@ function describeRequest(method: string, path: string, query: string): string {
 
 /** What a client may search by instead of text. */
 const SEARCH_IDS = words("tvdbid imdbid tmdbid tvmazeid rid traktid doubanid year");
-
 /** `tvsearch "les revenants" S01E02`, `movie imdbid=tt0111161`, `tvsearch latest` for an RSS sync, `caps`. */
 function describeSearch(parameters: URLSearchParams): string {
   const value = (name: string, form: RegExp) => form.exec(parameters.get(name) ?? "")?.[0] ?? "";
@@ -652,8 +648,7 @@ const VIA = `language-tag-proxy-${crypto.randomUUID()}`;
 const LOOP = new Problem("BACKEND_URL is the proxy's own address: set it to Prowlarr's.", 508);
 /** Redirects are for the client to follow. The backend is on the home network: HTTP_PROXY is not meant for it. */
 const DIRECT = { redirect: "manual", proxy: false } as const;
-
-/** Sends the request to the backend as it came. */
+/** Sends the request on to the backend. The answer to a search comes back unpacked. */
 async function forward(
   request: Request,
   server: Bun.Server<undefined>,
@@ -691,12 +686,12 @@ async function forward(
 function forwardedHeaders(request: Request, server: Bun.Server<undefined>, { authorization }: Config): Headers {
   const headers = new Headers(request.headers);
   const host = headers.get("host");
-  const client = server.requestIP(request)?.address.replace(/^::ffff:/, "");
+  const address = server.requestIP(request)?.address.replace(/^::ffff:/, "");
   removeHopByHop(headers);
   headers.delete("host");
   headers.append("via", `1.1 ${VIA}`);
-  // Prowlarr builds the feed's download links from these, so that a download comes back through the proxy.
-  if (client) headers.append("x-forwarded-for", client);
+  if (address) headers.append("x-forwarded-for", address);
+  // Prowlarr builds the feed's download links from these two, so that a download comes back through the proxy.
   if (host && !headers.has("x-forwarded-host")) headers.set("x-forwarded-host", host);
   if (!headers.has("x-forwarded-proto")) headers.set("x-forwarded-proto", "http");
   if (authorization && !headers.has("authorization")) headers.set("authorization", authorization);
@@ -706,7 +701,6 @@ function forwardedHeaders(request: Request, server: Bun.Server<undefined>, { aut
 const HOP_BY_HOP = words(
   "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer upgrade expect",
 );
-
 /**
  * Removes hop-by-hop headers (RFC 9110, §7.6.1), those that `Connection` names, and Expect, which Bun answers itself.
  * Transfer-Encoding is left to Bun, which sets it as each side needs it, and reads from it that the answer to a HEAD
@@ -718,7 +712,7 @@ function removeHopByHop(headers: Headers): void {
 }
 
 /** Passes a body on and reports if it breaks off: Bun would print the error itself, with the URL and its key. */
-async function* relay(body: ReadableStream<Uint8Array>, onBreak: () => unknown): AsyncGenerator<Uint8Array> {
+async function* relay(body: ReadableStream<Uint8Array>, onBreak: () => void): AsyncGenerator<Uint8Array> {
   try {
     yield* body;
   } catch (error) {
@@ -737,13 +731,12 @@ function isFeed(request: Request, response: Response): boolean {
  * every 14 searches. With this buffer it is every 40. The buffer takes no memory, because nobody touches it.
  */
 const BALLAST = new ArrayBuffer(6 * 1024 * 1024);
-
 /** A search response, read to its end and tagged. */
-async function answerSearch(response: Response, { debug }: Log, log: (outcome: string) => void): Promise<Response> {
+async function answerSearch(response: Response, { debug }: Log, report: (outcome: string) => void): Promise<Response> {
   const feed = await readWhole(response);
   const { pieces, items, french } = tagFeed(new Uint8Array(feed));
   const tagged = french.filter(({ decision }) => decision.insert).length;
-  log(`200, ${items} items, ${tagged} tagged`);
+  report(`200, ${items} items, ${tagged} tagged`);
   for (const { title, decision } of french)
     if (decision.insert) debug?.(`  ${title} → ${apply(title, decision)} (${decision.reason})`);
     else debug?.(`  ${title} stays: ${decision.reason}`);
@@ -767,11 +760,10 @@ async function answerSearch(response: Response, { debug }: Log, log: (outcome: s
 
 /** In bytes. 100 releases are 160 KiB, and 5,000 are 8 MiB. */
 const LARGEST_FEED = 32 * 1024 * 1024;
-
 /** The whole body of a search response, in a buffer that is nobody else's. */
 async function readWhole(response: Response): Promise<ArrayBuffer> {
   const length = Number(response.headers.get("content-length") ?? Infinity);
-  // The length of a compressed body says nothing about its size once unpacked.
+  // A compressed body of --check still has its headers: that length says nothing about the size once unpacked.
   if (length <= LARGEST_FEED && !response.headers.has("content-encoding")) return await response.arrayBuffer();
   const chunks: Uint8Array[] = [];
   let size = 0;
@@ -886,7 +878,6 @@ function listen(config: Config): Bun.Server<undefined> {
 /** What Prowlarr's API says about an indexer, and about a client such as Sonarr. */
 type Indexer = { id: number; name: string; enable: boolean };
 type Client = { name: string; implementation: string; syncLevel: string; fields: { name: string; value?: unknown }[] };
-
 /** Logs each indexer's URL, to paste into Sonarr or Radarr. Never throws. */
 async function listIndexers(config: Config): Promise<void> {
   const { apiKey, backend, log, port } = config;
@@ -1027,7 +1018,6 @@ async function checkIndexers(config: Config, indexers: Indexer[]): Promise<boole
 
 /** A `language` attribute, whatever it says. */
 const LANGUAGE_ATTRIBUTE = /<(?:[^\s<>]*:)?attr\s[^<>]*["']\s*language\s*["']/i;
-
 /** Whether one of an indexer's latest releases has a language, and what to print about them. Never throws. */
 async function checkIndexer(config: Config, id: number): Promise<[hasLanguage: boolean, finding: string]> {
   try {
