@@ -43,10 +43,7 @@ class Dice {
   }
 
   shuffled<Thing>(things: readonly Thing[]): Thing[] {
-    return things
-      .map((thing) => ({ thing, place: this.number() }))
-      .sort((a, b) => a.place - b.place)
-      .map(({ thing }) => thing);
+    return things.toSorted(() => this.number() - 0.5);
   }
 }
 
@@ -360,7 +357,6 @@ describe("rules", () => {
       `E|S|x|1|01|111|2019|19|-|_| - |.| |Part|Part 2|Saison |Season|Episode |Cap.|[|]|(|)|()|)(|of|v2|a|+|&|~|–|!
       |.5|MULTi|MULTi.|French|FRENCH|VF|VFF|WEB|WEB-DL|H.264|1080p|AAC|DDP5.1|HDR10+|NF|é|É|sub|SUB|.mkv|-GRP|S01E01
       |E111x1|1x01|S1.E1|2023-05-26|[1080p]|(2019)|{|}|【|】`.split(/\n *\||\|/);
-    const slowest = { ms: 0, title: "" };
     let total = 0;
     many(4000, (dice) => {
       const some = () => dice.some(1, 4, () => dice.one(pieces)).join("");
@@ -369,13 +365,18 @@ describe("rules", () => {
       const title = (start + body).slice(0, 245) + dice.one(["", "Q", "!", "Q.1080p", "-"]);
       const begun = performance.now();
       const { at, insert } = decide(title);
-      const ms = performance.now() - begun;
-      total += ms;
-      if (ms > slowest.ms) Object.assign(slowest, { ms, title });
+      total += performance.now() - begun;
       const isTag = /^(?:[ .]?MULTi\.VFF[ .]?|\.VFF\.?)?$/.test(insert) && at <= title.length;
       return isTag ? undefined : `${JSON.stringify(title)} gets ${insert} at ${at}`;
     });
-    if (total > 5000) throw new Error(`${total} ms, SEED=${SEED}; the slowest: ${JSON.stringify(slowest)}`);
+    expect(total).toBeLessThan(5000);
+  });
+
+  const STOPPERS = ["Show.S01E01" + "E111x1".repeat(47), "000001" + "S1.E1".repeat(58), `000001${")(".repeat(146)}!`];
+  test.each(STOPPERS)("%s, which stopped a first version, is decided 1,000 times within 2 s", (title) => {
+    const started = performance.now();
+    for (let n = 0; n < 1000; n++) decide(title + String(n % 10));
+    expect(performance.now() - started).toBeLessThan(2000);
   });
 });
 
@@ -606,6 +607,7 @@ describe("the tag goes into the item's own title", () => {
 
   test.each([
     ["the channel's", feedWith(PLAIN_TITLE, FRENCH_ITEM, PLAIN_TITLE)],
+    ["one in an image of the channel", feedWith(`<image>${PLAIN_TITLE}</image>`, FRENCH_ITEM)],
     ["one inside another element before", feedOf(`<media:content>${PLAIN_TITLE}</media:content>${TITLE}${FRENCH}`)],
     ["one inside another element after", feedOf(`${TITLE}${FRENCH}<source>${PLAIN_TITLE}</source>`)],
     ["one inside another element, with no own", feedOf(`<a>${PLAIN_TITLE}</a>${FRENCH}`)],
@@ -647,6 +649,7 @@ describe("every other byte is the backend's own", () => {
     ["CDATA that holds items", feedOf(`<description><![CDATA[${decoy}</item>]]></description>${TITLE}${FRENCH}`)],
     ["CDATA with a lone ]] and >", feedOf(`<d><![CDATA[]] ]> > ]]]]><![CDATA[>]]></d>${TITLE}${FRENCH}`)],
     ["processing instructions that hold items", feedWith(`<?x ${decoy} ?>`, FRENCH_ITEM)],
+    ["a style sheet", feedOf(TITLE + FRENCH).replace("\n", '\n<?xml-stylesheet href="a.xsl?b>&"?>')],
     ["CRLF", feedOf(`\r\n  ${TITLE}\r\n  ${FRENCH}\r\n`).replaceAll("\n", "\r\n")],
     ["a byte-order mark", `\uFEFF${feedOf(TITLE + FRENCH)}`],
     ["> in text and values", feedOf(`<d a=">" b='>'>a > b</d>${TITLE}${FRENCH}`)],
@@ -887,10 +890,7 @@ async function listening(server: Server, port = 0) {
   const sockets: Socket[] = [];
   server.on("connection", (socket: Socket) => void sockets.push(socket.on("error", () => {})));
   await once(server.listen(port, "127.0.0.1"), "listening");
-  const end = () => {
-    server.close();
-    for (const socket of sockets) socket.destroy();
-  };
+  const end = () => void (server.close(), sockets.forEach((socket) => socket.destroy()));
   return { port: (server.address() as AddressInfo).port, sockets, requests: [] as Received[], [Symbol.dispose]: end };
 }
 type Backend = Awaited<ReturnType<typeof listening>>;
@@ -1413,12 +1413,12 @@ describe.concurrent("a backend", () => {
 
   const spaces = Buffer.alloc(32 * 1024 * 1024 + 1, " ");
   test.each([
-    ["with a Content-Length", { "content-length": 2 * spaces.length }, spaces, "stays"],
+    ["by its Content-Length", { "content-length": spaces.length }, spaces.subarray(0, 100_000), "stays"],
     // An answer that is complete would leave its connection open, and rightly, for the next request.
     ["without a Content-Length", {}, spaces, "stays"],
     ["though it is packed with gzip", { "content-encoding": "gzip" }, zlib.gzipSync(spaces), "ends"],
     ["though it is packed with zstd", { "content-encoding": "zstd" }, zlib.zstdCompressSync(spaces), "ends"],
-  ])("whose feed is larger than 32 MiB is a 502: %s", async (_, headers: OutgoingHttpHeaders, body, last) => {
+  ])("whose feed is larger than 32 MiB is a 502: told %s", async (_, headers: OutgoingHttpHeaders, body, last) => {
     using proxy = await proxyWith((_, response) => {
       response.writeHead(200, { ...XML, ...headers }).write(body);
       if (last === "ends") response.end();

@@ -760,17 +760,21 @@ async function answerSearch(response: Response, { debug }: Log, report: (outcome
 
 /** In bytes. 100 releases are 160 KiB, and 5,000 are 8 MiB. */
 const LARGEST_FEED = 32 * 1024 * 1024;
+const TOO_LARGE = new Problem(`The feed is larger than ${LARGEST_FEED >> 20} MiB: search for less at a time.`);
 /** The whole body of a search response, in a buffer that is nobody else's. */
 async function readWhole(response: Response): Promise<ArrayBuffer> {
-  const length = Number(response.headers.get("content-length") ?? Infinity);
+  const length = Number(response.headers.get("content-length"));
+  if (length > LARGEST_FEED) {
+    await response.body?.cancel();
+    throw TOO_LARGE;
+  }
   // A compressed body of --check still has its headers: that length says nothing about the size once unpacked.
-  if (length <= LARGEST_FEED && !response.headers.has("content-encoding")) return await response.arrayBuffer();
+  if (length && !response.headers.has("content-encoding")) return await response.arrayBuffer();
   const chunks: Uint8Array[] = [];
   let size = 0;
   for await (const chunk of response.body ?? []) {
     size += chunk.length;
-    if (size > LARGEST_FEED)
-      throw new Problem(`The feed is larger than ${LARGEST_FEED >> 20} MiB: search for less at a time.`);
+    if (size > LARGEST_FEED) throw TOO_LARGE;
     chunks.push(chunk);
   }
   return Bun.concatArrayBuffers(chunks);
@@ -934,7 +938,7 @@ async function isProxy(address: string): Promise<boolean | undefined> {
   const signal = AbortSignal.timeout(5000);
   const response = await fetch(`${address}/health`, { ...DIRECT, signal }).catch(() => undefined);
   const health: any = await response?.json().catch(() => null);
-  return response && response.ok && health?.status === "ok";
+  return response?.ok && health?.status === "ok";
 }
 
 /**
