@@ -161,7 +161,13 @@ Amadeus.1984.«MULTi.VFF.»1080p.mHD.10bit.x265-GRP
 A.Trip.to.the.Moon.1902.«MULTi.VFF.»1080p.BluRay-GRP
 The.Horse.1888.«MULTi.VFF.»1080p.BluRay-GRP
 Joker BluRay 1080p 2019« MULTi.VFF»  # French public trackers put the year last, and all before it is the name to Radarr
+Foxcatcher [720p] (2014)« MULTi.VFF»
+Before.Midnight [1080p] VOSTFR 2013 «MULTi.VFF »BluRay x264-Pop
 Parenthood.2010«.MULTi.VFF»
+Tenet.2020.«MULTi.VFF.»720p.BluRay.DD5.1x264-SbR  # 1x264 is no episode, as Sonarr removes x264 first
+Film.2010.«MULTi.VFF.»1920x800.x265-GRP  # a picture's size is no year and episode
+Film.2019.«MULTi.VFF.»1080p.BluRay.x264-S6  # a group's name is no season
+Show-S06«.MULTi.VFF»
 
 # Spaces, underscores, brackets
 Movie Name 2018 «MULTi.VFF »2160p BluRay x265-GRP
@@ -176,9 +182,19 @@ Series!!! on ICE - S01E12[JP «MULTi.VFF »BD Remux][ENG subs]
 Film_2016_«MULTi.VFF.»1080p_WEB  # to the custom formats' \\b an underscore is a letter: VFF_ is not VFF
 Film_2016_MULTi«.VFF.»_1080p
 9-1-1_S09E02_«MULTi.VFF.»DVDRip_x265_DD5.1-GRP
-1234-S03E14-«MULTi.VFF.»720p-HDTV-X264-DIMENSION
-Saekano-01«.MULTi.VFF.»-480p-WEB [F71AF8F8]  # before a hyphen with dots
 【字幕】Show【S01E01】«.MULTi.VFF.»【1080p】
+
+# Hyphens: before the one that opens the quality, with dots
+The-Expanse-S02E04«.MULTi.VFF.»-HDTV-x264-SVA  # S02E04-MULTi.VFF.HDTV is no HDTV to Sonarr
+1234-S03E14«.MULTi.VFF.»-720p-HDTV-X264-DIMENSION
+Le-Film-2019«.MULTi.VFF.»-1080p-WEB-H264-GRP
+Le-Film-2019-MULTi«.VFF.»-1080p
+Le-Film«.MULTi.VFF.»-720p  # a resolution at the end is no group
+Saekano-01«.MULTi.VFF.»-480p-WEB [F71AF8F8]
+One-Piece-720-«MULTi.VFF.»720p-WEB  # three digits before a dot are a season and an episode to Sonarr: 720. is S07E20
+One-Piece-ep.275-«MULTi.VFF.»720p
+Artist-A_Song_(2009)«.MULTi.VFF.»-x264-2009-GRP
+Artist-A_Song_(2009)-FR-«MULTi.VFF.»x264-2009-GRP  # with underscores other hyphens may belong to the group
 
 # No quality indicator: right after the marker, never at the end
 Show - S01E01 «MULTi.VFF »- Title.avi  # at the end the group is lost, before .avi the quality that the extension tells
@@ -206,8 +222,6 @@ Arte.Les.Grandes.Migrations.«MULTi.VFF.»720p.HDTV.x264-GRP
 Passengers.German.DL.«MULTi.VFF.»AC3.Dubbed..BluRay.x264-PsO
 [TMS-Remux].Series.Title.X.21.«MULTi.VFF.»720p.[76EA1C53].mkv  # the group in front is no source
 Matrix.La.Trilogie.«MULTi.VFF.»1080p.BluRay.x264-GRP
-[Group] Film Title [«MULTi.VFF »1080p BD][2019]  # a year behind a quality in brackets ends no name
-[Group] Film Title [«MULTi.VFF »1080p] Episode 101
 Series.Title.S01E01.«MULTi.VFF.»The.Web.MT-dd  # the group at the end is no sound
 The.Series.S01E13.«MULTi.VFF.»x264-GRP
 
@@ -281,6 +295,7 @@ Paris.VF.2019.«MULTi.VFF.»1080p.WEB-GRP  # VF counts only after the name
 Film_2016_FRENCH_1080p_WEB
 HPI.S04E15.FRENCH.1080p.WEB-GRP
 OSS.117.2009.FRENCH.PROPER.1080p.BluRay-GRP
+Le Film VFF.sub  # an extension says nothing about subtitles
 
 # French words that are no tags
 The.French.Dispatch.2021.«MULTi.VFF.»1080p.BluRay.x264-GRP
@@ -298,6 +313,8 @@ Frenchie.2019.«MULTi.VFF.»1080p.WEB-GRP
 Show.S01E01.VOSTFR.«MULTi.VFF.»1080p.WEB-GRP
 Greys.Anatomy.S01E01.SUBFRENCH.«MULTi.VFF.»1080p.WEB.x264-GRP
 Show.S01E01.SUBFRENCH.«MULTi.VFF.»mkv
+Show.S01E01.«MULTi.VFF.»sub
+Le Film 2019 VFF sub «MULTi.VFF »1080p
 Show.S01E01.SUBFRENCH.SUBFORCED«.MULTi.VFF»
 Show.S01E01.FRENCH.SUBFORCED.«MULTi.VFF.»1080p.WEB.H264-GRP
 Show.S01E01.MULTi.SUBFORCED.«MULTi.VFF.»1080p.WEB.H264-GRP

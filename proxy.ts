@@ -157,7 +157,7 @@ const END = String.raw`(?![\p{L}\p{N}])`;
 const GAP = "[ ._-]";
 
 const EXTENSION = String.raw`(?:\.${anyOf(EXTENSIONS)})?$`;
-const GROUP = String.raw`(?<=-)(?=\d*\p{L})[\p{L}\p{N}]+${EXTENSION}`;
+const GROUP = String.raw`(?<=-)(?!\d{3,4}[pi]${END})(?=\d*\p{L})[\p{L}\p{N}]+${EXTENSION}`;
 
 // Quality indicators: what a title says about picture and sound, unless it is the group's name.
 const FORMATS = anyOf(RESOLUTIONS, CODECS, PICTURES);
@@ -167,8 +167,6 @@ const WEB = String.raw`WEB(?=${GAP}(?:${FORMAT}|${anyOf(FRENCH_TAGS, OTHER_TAGS)
 const SERVICE = `${anyOf(SERVICES)}(?=${GAP}(?:WEB|${anyOf(WEB_SOURCES)})${END})`;
 const QUALITY = `(?:${FORMAT}|${anyOf(WEB_SOURCES, SOURCES)}|${SERVICE}|${WEB})${END}`;
 const QUALITY_INDICATOR = pattern(`${START}(?!${GROUP})${QUALITY}`, "g");
-/** A bracket that begins with a quality, unless it stands right behind another one, as in `[Group][1080p]`. */
-const QUALITY_IN_BRACKETS = pattern(String.raw`(?<=[^\])])[([](?=[\p{L}\p{N}])${QUALITY}`);
 
 // Markers: what ends the name. That is a season, an episode, a date or a year, with the numbers that continue it (-E03,
 // -08 of 24, Part 2), because a client loses episodes if the tag stands among them.
@@ -179,21 +177,21 @@ const EPISODE = String.raw`${anyOf(EPISODE_WORDS)}${GAP}?${NUMBER}`;
 const NUMBER_LABEL = String.raw`(?:S|EP?|\d{0,2}x(?=\d\d?(?!\d))|of[ ._]|${anyOf(PART_WORDS)}${GAP}?)`;
 const NUMBER_SEPARATOR = String.raw`[ ._~–(&+-]`;
 const NEXT_NUMBER = String.raw`${NUMBER_SEPARATOR}{0,3}(?:${NUMBER_LABEL}(?:${NUMBER}|XX)|(?<=${NUMBER_SEPARATOR})\d{1,4}${END})`;
-const MORE_NUMBERS = String.raw`(?:(?:v\d|[a-h]${END})?${NEXT_NUMBER}){0,16}(?:v\d|[a-h])?(?:\.5)?${END}`;
+const MORE_NUMBERS = String.raw`(?:(?:v\d|[a-h]${END})?${NEXT_NUMBER}){0,16}(?:v\d|[a-h])?${END}`;
 
 /** The first of these patterns that matches anywhere in a title ends the name. */
 const SEASON_MARKERS = [
   // S01E01, S01.E01-E03, Season 1 - Episode 01, (S05E06-08 of 24). A hyphen right after S01E01 belongs to the
   // marker, because Sonarr cuts off `S01E01-` as a whole before it looks for the group.
-  String.raw`${START}${SEASON}${GAP}{0,3}(?:${EPISODE}|x\d\d?(?!\d))${MORE_NUMBERS}(?:(?<=S\d{1,4}E\d{1,5})-)?`,
+  String.raw`${START}${SEASON}${GAP}{0,3}${EPISODE}${MORE_NUMBERS}(?:(?<=S\d{1,4}E\d{1,5})-)?`,
   // 1x01_02, 2010x15 - 2010x16
-  String.raw`${START}(?:\d\d?|${YEAR})x\d{1,3}(?!\d)${MORE_NUMBERS}`,
+  String.raw`${START}(?:\d\d?x(?!26[45])\d{1,3}|${YEAR}x(?:\d\d?|[1-4]\d\d))(?!\d)${MORE_NUMBERS}`,
   // 2023-05-26, 2015.0308
   String.raw`${START}${YEAR}${GAP}?(?:0[1-9]|1[0-2])${GAP}?(?:0[1-9]|[12]\d|3[01])(?!\d)${MORE_NUMBERS}`,
   // [HDTV 720p][Cap.201_204], the Spanish way
   `${START}Cap${GAP}?${NUMBER}${MORE_NUMBERS}`,
   // S01, S01-S09, Saison 1
-  `${START}${SEASON}${MORE_NUMBERS}`,
+  `${START}(?<!${QUALITY}-)${SEASON}${MORE_NUMBERS}`,
 ].map((source) => pattern(source));
 /** If none does, the first of these that matches before any quality in brackets ends it. */
 const OTHER_MARKERS = [
@@ -205,18 +203,21 @@ const OTHER_MARKERS = [
 /** ` - 12 `, `_-_12v2_`, `Title-01[`: an anime episode to Sonarr, a part of the name to Radarr. */
 const ABSOLUTE_NUMBER = pattern(String.raw`(?:[ ._]-[ ._]|(?<=\w)-)\d{2,4}(?:\.5)?(?:v\d)?${END}`);
 
-/** Right before a word that begins with SUB, a tag speaks of subtitles, and Sonarr sees no language in it. */
-const FRENCH_TAG = pattern(`${START}${anyOf(FRENCH_TAGS)}${END}(?!${GAP}{0,3}sub)`, "g");
-const MULTI_TAG = pattern(`${START}MULTi${END}(?!${GAP}{0,3}(?:sub|${anyOf(FRENCH_TAGS)}${END}))`, "g");
+/** A word that begins with SUB, but not the file extension: a tag right before it speaks of subtitles. */
+const SUB = String.raw`(?!\.sub$)${GAP}{0,3}sub`;
+const FRENCH_TAG = pattern(`${START}${anyOf(FRENCH_TAGS)}${END}(?!${SUB})`, "g");
+const MULTI_TAG = pattern(`${START}MULTi${END}(?!${SUB}|${GAP}{0,3}${anyOf(FRENCH_TAGS)}${END})`, "g");
 /** What follows a tag: another tag, a quality indicator, the group or the end. */
 const AFTER_A_TAG = pattern(
   String.raw`[ ._\-()[\]{}]{0,5}(?:(?:${anyOf(FRENCH_TAGS, OTHER_TAGS)}|${QUALITY})${END}|${GROUP}|${EXTENSION})`,
   "y",
 );
 /** What the tag goes after: a closing bracket, words that begin with SUB, a separator (`_` must not follow the tag). */
-const AFTER_A_MARKER = pattern(String.raw`[)\]}】]?(?:(?:${GAP}*sub[\p{L}\p{N}]*${END})+[ ._]?|[ ._])?`, "y");
+const AFTER_A_MARKER = pattern(String.raw`[)\]}】]?(?:(?:${SUB}[\p{L}\p{N}]*${END})+[ ._]?|[ ._])?`, "y");
 /** Group, hash and extension at the end of a title. */
-const TAIL = pattern(String.raw`(?:-(?=\d*\p{L})[\p{L}\p{N}]+)?(?:[ ._]?[([][^()[\]]*[)\]]){0,5}${EXTENSION}`);
+const TAIL = pattern(
+  String.raw`(?:-(?!\d{3,4}[pi]${END})(?=\d*\p{L})[\p{L}\p{N}]+)?(?:[ ._]?[([][^()[\]]*[)\]]){0,5}${EXTENSION}`,
+);
 
 /** Words in a `language` attribute for French audio, and for subtitles. */
 const FRENCH_WORDS = "french francais francaise fr fra fre vf vff vfq vfi vf2 vof truefrench";
@@ -267,7 +268,12 @@ export function decide(title: string): Decision {
   const multi = findTag(MULTI_TAG, title, name.end, (word) => word === "MULTi" || word === "MULTI");
   if (multi) {
     const at = multi.index + multi[0].length;
-    return { at, insert: title[at] === "_" ? ".VFF." : ".VFF", reason: `${multi[0]} found: ".VFF" added` };
+    const isBeforeHyphen = title[at] === "-" && quality?.index === at + 1;
+    return {
+      at,
+      insert: title[at] === "_" || isBeforeHyphen ? ".VFF." : ".VFF",
+      reason: `${multi[0]} found: ".VFF" added`,
+    };
   }
   const whereNameEnds = name.end ? `name ends after "${name.marker}"` : "no year or episode found";
   if (quality)
@@ -293,8 +299,7 @@ export function apply(title: string, { at, insert }: Decision): string {
 type NameEnd = { end: number; marker: string; isCertain: boolean };
 
 function findNameEnd(title: string): NameEnd {
-  const beforeBrackets = title.slice(0, QUALITY_IN_BRACKETS.exec(title)?.index);
-  const marker = firstMatch(SEASON_MARKERS, title) ?? firstMatch(OTHER_MARKERS, beforeBrackets);
+  const marker = firstMatch(SEASON_MARKERS, title) ?? firstMatch(OTHER_MARKERS, title);
   const match = marker ?? ABSOLUTE_NUMBER.exec(title);
   if (!match) return { end: 0, marker: "", isCertain: false };
   return { end: match.index + match[0].length, marker: match[0], isCertain: marker !== undefined };
@@ -331,13 +336,17 @@ function findTag(tags: RegExp, title: string, nameEnd: number, isWrittenAsTag: (
 
 type Insertion = Pick<Decision, "at" | "insert">;
 
+/** A hyphen that opens the quality. Behind a bare number of three digits a dot is wrong: Sonarr reads 720. as S07E20. */
+const OPENING_HYPHEN = /(?<![ ._]|[._-]\d{3})-$/;
 /** The tag before a quality indicator, and before a bracket or a hyphen that opens it. */
 function beforeQuality(title: string, at: number, name: NameEnd): Insertion {
   // Radarr reads everything before a bracket as the name if that has no certain end. Sonarr needs `[WEB ` whole.
   if (!name.isCertain && /[([]/.test(title[at - 1] ?? ""))
     return tagBeside(title, /^WEB[ .]/i.test(title.slice(at)) ? at + 4 : at);
   while (at > name.end && "([{【".includes(title[at - 1]!)) at--;
-  if (at - 1 === name.end && title[at - 1] === "-") return { at: at - 1, insert: `.${TAG}.` };
+  // In a title with underscores any other hyphen may belong to the group, which Sonarr looks for from the end.
+  const isInHyphens = at - name.end <= 2 || !title.includes("_");
+  if (isInHyphens && OPENING_HYPHEN.test(title.slice(0, at))) return { at: at - 1, insert: `.${TAG}.` };
   return tagBeside(title, at);
 }
 
