@@ -13,52 +13,8 @@ import { apply, decide, isFrench, readConfig, serve, tagFeed } from "./proxy.ts"
 // Much runs side by side here, and a busy computer takes its time.
 setDefaultTimeout(40_000);
 
-/** The same numbers for the same seed (mulberry32), so that a failure can be had again with `SEED=… bun test`. */
+/** Where random cases begin. A failure prints its seed, and can be had again with `SEED=… bun test`. */
 const SEED = Number(process.env["SEED"] ?? Date.now() % 2 ** 31);
-
-class Dice {
-  constructor(private state: number) {}
-
-  number(): number {
-    this.state = (this.state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(this.state ^ (this.state >>> 15), 1 | this.state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  }
-
-  below(limit: number): number {
-    return Math.floor(this.number() * limit);
-  }
-
-  one<Thing>(things: readonly Thing[]): Thing {
-    return things[this.below(things.length)]!;
-  }
-
-  chance(of: number): boolean {
-    return this.number() < of;
-  }
-
-  some<Thing>(least: number, most: number, make: () => Thing): Thing[] {
-    return Array.from({ length: least + this.below(most - least + 1) }, make);
-  }
-
-  shuffled<Thing>(things: readonly Thing[]): Thing[] {
-    return things.toSorted(() => this.number() - 0.5);
-  }
-}
-
-/** Runs a check many times with other dice; what fails is reported with the seed and the case that it failed with. */
-function many(times: number, check: (dice: Dice) => string | undefined): void {
-  for (let run = 0; run < times; run++) {
-    let problem: string | undefined;
-    try {
-      problem = check(new Dice(SEED + run * 7919));
-    } catch (error) {
-      problem = String((error as Error).stack);
-    }
-    if (problem) throw new Error(`SEED=${SEED}, run ${run}: ${problem}`);
-  }
-}
 
 // ─── Rules: what becomes of a title whose release has French audio ──────────────────────────────────────────────────
 //
@@ -497,9 +453,10 @@ ${item(prefix, "Money.Heist.S01E01.1080p.WEB.H264-GRP5")}
   </channel>
 </rss>`;
     expectTags(marked);
-    const { items, french } = tagFeed(Buffer.from(before(marked)));
-    expect([items, french.length, french.filter(({ decision }) => decision.insert).length]).toEqual([6, 4, 3]);
-    expect(french[2]!.title).toBe("Tom & Jerry's Été 2021 1080p WEB");
+    const titles: string[] = [];
+    const { items, french, tagged } = tagFeed(Buffer.from(before(marked)), (title) => void titles.push(title));
+    expect([items, french, tagged]).toEqual([6, 4, 3]);
+    expect(titles[2]).toBe("Tom & Jerry's Été 2021 1080p WEB");
   });
 });
 
@@ -570,6 +527,8 @@ describe("an item is not French", () => {
     ["in the channel", feedWith(FRENCH, `<item>${PLAIN_TITLE}</item>`, FRENCH)],
     ["in the item before it", feedWith(FRENCH_ITEM, `<item>${PLAIN_TITLE}</item>`)],
     ["in an item without title before it", feedWith(`<item>${FRENCH}</item>`, `<item>${PLAIN_TITLE}</item>`)],
+    ["behind </item >", feedWith(`<item>${PLAIN_TITLE}</item >${FRENCH}`)],
+    ["in a DOCTYPE", `<!DOCTYPE rss [<!ENTITY x '${FRENCH_ITEM.replace(/⟦.*⟧/, "")}'>]>${feedOf(PLAIN_TITLE)}`],
     ["beside self-closed items", feedWith("<item/>", FRENCH, `<item />${PLAIN_TITLE}${FRENCH}`)],
     ["in an element that is no item", feedWith(`<items>${PLAIN_TITLE}${FRENCH}</items>`)],
   ])("when a French attribute stands %s", (_, feed) => expectTags(feed));
@@ -670,11 +629,24 @@ describe("every other byte is the backend's own", () => {
     ["CRLF", feedOf(`\r\n  ${TITLE}\r\n  ${FRENCH}\r\n`).replaceAll("\n", "\r\n")],
     ["a byte-order mark", `\uFEFF${feedOf(TITLE + FRENCH)}`],
     ["> in text and values", feedOf(`<d a=">" b='>'>a > b</d>${TITLE}${FRENCH}`)],
+    ["a DOCTYPE", `<!DOCTYPE rss SYSTEM "x.dtd">${feedOf(TITLE + FRENCH)}`],
+    ["</item > and </items>", feedWith(`<item>${TITLE}<items></items>${FRENCH}</item >`, FRENCH_ITEM)],
+    [
+      "an item longer than a part of it",
+      feedWith(FRENCH_ITEM, `<item>${"<a>b</a>".repeat(40_000)}${TITLE}${FRENCH}</item>`, FRENCH_ITEM),
+    ],
     ["spaces in tags", feedWith(`<item \n>${TITLE}<d >x</d  ><e\n></e\t>${FRENCH}</item>`)],
     ["elements named like Object's own", feedOf(`<constructor/><__proto__>x</__proto__>${TITLE}${FRENCH}`)],
     ["200 elements around the title", feedOf("<a>x</a>\n".repeat(200) + TITLE + "<b/>".repeat(200) + FRENCH)],
     ["12,000 items", feedWith((FRENCH_ITEM + `<item>${PLAIN_TITLE}</item>\n`.repeat(3)).repeat(3000))],
   ])("in a feed with %s", (_, feed) => expectTags(feed));
+
+  test("in a feed of 20,000 items; one of more stays, and says how many it has at least", () => {
+    const most = Buffer.from(before(feedWith(FRENCH_ITEM.repeat(20_000))));
+    expect(tagFeed(most)).toMatchObject({ items: 20_000, tagged: 20_000 });
+    const more = Buffer.from(before(feedWith(FRENCH_ITEM.repeat(20_001))));
+    expect(tagFeed(more)).toMatchObject({ items: 20_001, french: 0, tagged: 0, pieces: [more] });
+  });
 
   test("in a feed that is a part of a larger buffer, whose bytes are not copied", () => {
     const marked = feedOf(TITLE + FRENCH);
@@ -800,11 +772,14 @@ describe(`random feeds (SEED=${SEED})`, () => {
         feed = feed.slice(0, at) + dice.one(noise.concat(FRENCH)) + feed.slice(at + dice.one([0, 0, 1, 20, 200]));
       const { pieces, own } = tagged(Buffer.from(feed, "latin1"));
       if (own !== feed) return `A byte was changed:\n${feed}`;
+      // What stands in a section is no markup, wherever the tag is.
+      const markup = feed.replace(/<!--[^]*?(-->|$)|<!\[CDATA\[[^]*?(\]\]>|$)|<\?(?!xml\s)[^]*?(\?>|$)/g, (section) =>
+        " ".repeat(section.length),
+      );
       let at = 0;
       for (const piece of pieces) {
-        const title = feed.lastIndexOf("<title", at);
-        const isInTitle =
-          title >= 0 && !/<\/title|<item/.test(feed.slice(title, at).replace(/<!\[CDATA\[[^]*?(\]\]>|$)/g, ""));
+        const title = markup.lastIndexOf("<title", at);
+        const isInTitle = title >= 0 && !/<\/title|<item/.test(markup.slice(title, at));
         if (typeof piece !== "string") at += piece.length;
         else if (!isInTitle) return `The tag at ${at} is outside of a title:\n${feed}`;
       }
@@ -816,7 +791,7 @@ describe(`random feeds (SEED=${SEED})`, () => {
     const feed = Buffer.from(before(feedOf(TITLE + FRENCH)));
     const first = tagged(feed).result;
     const others = Array.from({ length: 1500 }, (_, n) => `<title>Film.${n}.2019</title>${languageTag(`French ${n}`)}`);
-    expect(tagFeed(Buffer.from(feedOf(...others))).french).toHaveLength(1500);
+    expect(tagFeed(Buffer.from(feedOf(...others))).french).toBe(1500);
     expect(tagged(feed).result).toBe(first);
   });
 });
@@ -1115,7 +1090,9 @@ describe.concurrent("a request", () => {
       const { headers } = await proxy.ask(`POST ${path}`, fields, "bo", "dy");
       const [request] = proxy.requests as [Received];
       expect(headers).toMatchObject(answered);
-      expect(request.headers).toMatchObject({ ...asked, "x-accent": expect.stringMatching(/^caf/) });
+      const encoding = path.startsWith("/3/api") ? "gzip" : "gzip, br";
+      const unchanged = { ...asked, "accept-encoding": encoding, "x-accent": expect.stringMatching(/^caf/) };
+      expect(request.headers).toMatchObject(unchanged);
       for (const arrived of [headers, request.headers]) {
         expect(names.filter((name) => name.toLowerCase() in arrived)).toEqual([]);
         expect(arrived.connection ?? "close").toBeOneOf(["close", "keep-alive"]);
@@ -1139,6 +1116,41 @@ describe.concurrent("a request", () => {
     const sent = Object.entries(headers).filter(([name]) => name === "x-api-key" || name === "authorization");
     expect([url, Object.fromEntries(sent)]).toEqual([target, expected]);
     expect(JSON.stringify([url, headers])).not.toContain("PROXYKEY");
+  });
+
+  test("without a user agent brings none to the backend", async () => {
+    using proxy = await proxyWith(ok);
+    for (const path of ROUTES) await proxy.exchange(`GET ${path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n`);
+    for (const { headers } of proxy.requests) expect([headers["user-agent"], headers.accept]).toEqual(["", ""]);
+    expect(proxy.requests).toHaveLength(ROUTES.length);
+  });
+
+  test.each(["nas:80", "nas.1:80", "[::1]:80", "/api/v1/x", "http://nas/3/api"])(
+    "CONNECT %s is a 405, and never reaches the backend",
+    async (target) => {
+      using proxy = await proxyWith(ok);
+      const answer = await proxy.exchange(`CONNECT ${target} HTTP/1.1\r\nHost: nas.1\r\nConnection: close\r\n\r\n`);
+      expect(answer).toStartWith("HTTP/1.1 405 ");
+      expect(answer).toContain("opens no tunnel");
+      expect(proxy.requests).toEqual([]);
+    },
+  );
+
+  test("that is slow to send its body doesn't count as a silent backend", async () => {
+    using proxy = await proxyWith(ok, { BACKEND_TIMEOUT: "1" });
+    using client = await proxy.write("POST /api/v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nhalf");
+    await Bun.sleep(1600);
+    client.socket.write("half");
+    await until(() => client.received.includes("\r\n\r\n{}"));
+    expect([client.received.slice(0, 15), proxy.requests[0]!.body]).toEqual(["HTTP/1.1 200 OK", "halfhalf"]);
+  });
+
+  test("for the address itself is a page for a browser, with status 404", async () => {
+    using proxy = await proxyWith(ok);
+    const page = await proxy.ask("/", { accept: "text/html,application/xhtml+xml,*/*;q=0.8" });
+    expect([page.status, page.headers["content-type"]]).toEqual([404, "text/plain;charset=utf-8"]);
+    expect(page.text).toMatch(/language-tag-proxy.*\n[^]*Prowlarr Server/);
+    expect(proxy.requests).toEqual([]);
   });
 
   test.each(["POST", "PUT", "DELETE", "PATCH"])("%s brings its body, of known length and in chunks", async (method) => {
@@ -1225,6 +1237,8 @@ describe.concurrent("an answer", () => {
     ["is a 204", ROUTES, 204, { etag: '"e"' }],
     ["is a 304", ROUTES, 304, { etag: '"e"' }],
     ["has a head alone", ROUTES.map((path) => `HEAD ${path}`), 200, { ...XML, "content-length": "12345", etag: '"e"' }],
+    ["has a packed head", ["HEAD /3/api"], 200, { ...XML, "content-length": "123", "content-encoding": "gzip" }],
+    ["is a feed without French", ["/3/api"], 200, { ...XML, etag: '"e"', "accept-ranges": "bytes" }, PLAIN_FEED],
     ["is binary", ["/3/download"], 200, NZB, Buffer.from(Array.from({ length: 99_999 }, (_, n) => n * 7))],
     ["is a feed, but not 200", ["/3/api"], 201, XML, FRENCH_FEED],
     ["is a feed, but an error", ["/3/api"], 400, XML, FRENCH_FEED],
@@ -1234,9 +1248,6 @@ describe.concurrent("an answer", () => {
     ["is a feed, but has no type", ["/3/api"], 200, {}, FRENCH_FEED],
     ["is a feed, but no search", ["/3/download", "/api/v1/search"], 200, XML, FRENCH_FEED],
     ["is compressed, but no search", ["/3/download", "/api/v1/x"], 200, { ...XML, "content-encoding": "gzip" }, PACKED],
-    ["is compressed as nobody knows", ["/3/api"], 200, { ...XML, "content-encoding": "x-foo" }, PACKED],
-    ["is compressed as nobody does now", ["/3/api"], 200, { ...XML, "content-encoding": "compress" }, PACKED],
-    ["is compressed twice", ["/3/api"], 200, { ...XML, "content-encoding": "gzip, br" }, PACKED],
   ])("that %s comes back as it is", async (_, paths, status, headers, body = "") => {
     using proxy = await proxyWith(() => ({ status, headers, body }));
     for (const path of paths) {
@@ -1260,8 +1271,7 @@ describe.concurrent("an answer", () => {
     [`${FEED}; charset=utf-8`, "x-gzip", zlib.gzipSync],
     ["text/xml", "GZIP", zlib.gzipSync],
     ["application/xml;charset=UTF-8", "deflate", zlib.deflateSync],
-    ["Application/RSS+XML", "br", zlib.brotliCompressSync],
-    [FEED, "zstd", zlib.zstdCompressSync],
+    ["Application/RSS+XML", "gzip, identity", zlib.gzipSync],
   ] as const)("of type %s is tagged, in chunks and from %s", async (type, encoding, pack) => {
     using proxy = await proxyWith(async ({ url }, response) => {
       const feed = url.includes("french") ? FRENCH_FEED : PLAIN_FEED;
@@ -1276,6 +1286,39 @@ describe.concurrent("an answer", () => {
       const { headers, text } = await proxy.ask(`/3/api?q=${query}`, { "accept-encoding": "gzip" });
       expect([headers["content-type"], headers["content-encoding"], text]).toEqual([type, undefined, feed]);
       expect(headers["content-length"] ?? String(feed.length)).toBe(String(feed.length));
+    }
+  });
+
+  test("that is tagged loses the headers that describe the untagged one", async () => {
+    const headers = { ...XML, etag: '"e"', "content-md5": "x", digest: "x", "accept-ranges": "bytes", "x-kept": "yes" };
+    using proxy = await proxyWith(() => ({ headers, body: FRENCH_FEED }));
+    const answer = await proxy.ask("/3/api");
+    expect(answer).toMatchObject({ text: TAGGED_FEED, headers: { "x-kept": "yes" } });
+    expect(words("etag content-md5 digest accept-ranges").filter((name) => name in answer.headers)).toEqual([]);
+  });
+
+  // 800 bytes of brotli can be a gigabyte, and Bun would unpack them before anything can count it.
+  test.each(["br", "zstd", "compress", "x-foo", "gzip, br"])(
+    "packed with %s is a 502 that names it",
+    async (encoding) => {
+      const body = encoding === "br" ? zlib.brotliCompressSync(Buffer.alloc(1_000_000)) : PACKED;
+      using proxy = await proxyWith(() => ({ headers: { ...XML, "content-encoding": encoding }, body }));
+      const answer = await proxy.ask("/3/api", { "accept-encoding": "gzip, deflate, br, zstd" });
+      expect([answer.status, sentenceIn(answer, "rss+xml")]).toEqual([
+        502,
+        expect.stringContaining(`with ${encoding}:`),
+      ]);
+      expect(proxy.requests[0]!.headers["accept-encoding"]).toBe("gzip");
+    },
+  );
+
+  test.each([99, 600])("with status %d, which HTTP does not have, is a 502 that says so", async (status) => {
+    using proxy = await proxyWith(
+      rawBackend(`HTTP/1.1 0${status} Odd\r\nContent-Length: 2\r\n\r\nok`.replace("0600", "600")),
+    );
+    for (const path of ROUTES) {
+      const answer = await proxy.ask(path);
+      expect([answer.status, answer.text]).toEqual([502, expect.stringContaining(`status ${status}`)]);
     }
   });
 
@@ -1356,8 +1399,6 @@ describe.concurrent("a backend", () => {
     ["half a head", OK],
     ["nothing", ""],
     ["half of its gzip", packed("gzip", PACKED.subarray(0, -12))],
-    ["half of its zstd", packed("zstd", zlib.zstdCompressSync(FRENCH_FEED).subarray(0, -3))],
-    ["gzip that is called br", packed("br", PACKED)],
     ["a plain text that is called deflate", packed("deflate", Buffer.from(FRENCH_FEED))],
     ["garbage", "garbage\r\n\r\n"],
     ["binary garbage", "\0\x01\x02\x03\r\n\r\n"],
@@ -1434,7 +1475,6 @@ describe.concurrent("a backend", () => {
     // An answer that is complete would leave its connection open, and rightly, for the next request.
     ["without a Content-Length", {}, spaces, "stays"],
     ["though it is packed with gzip", { "content-encoding": "gzip" }, zlib.gzipSync(spaces), "ends"],
-    ["though it is packed with zstd", { "content-encoding": "zstd" }, zlib.zstdCompressSync(spaces), "ends"],
   ])("whose feed is larger than 32 MiB is a 502: told %s", async (_, headers: OutgoingHttpHeaders, body, last) => {
     using proxy = await proxyWith((_, response) => {
       response.writeHead(200, { ...XML, ...headers }).write(body);
@@ -1501,7 +1541,11 @@ describe.concurrent("the log", () => {
     ["/3/api?t=tvsearch&tvdbid=81189&season=1&ep=2", `GET /3/api tvsearch tvdbid=81189 S01E02 ${RESULT}`],
     ["/3/api?t=movie&imdbid=tt0111161&extended=1", `GET /3/api movie imdbid=tt0111161 ${RESULT}`],
     ["/3/api?t=tvsearch&limit=100", `GET /3/api tvsearch latest ${RESULT}`],
-    ["/3/api?t=search&q=a%26apikey=SECRETKEY", `GET /3/api search "a&" ${RESULT}`],
+    ...["apikey", "api_key", "api-key", "ApiKey", "passkey", "token"].map((name): [string, string] => [
+      `/3/api?t=search&q=a%26${name}=SECRETKEY`,
+      `GET /3/api search "a&" ${RESULT}`,
+    ]),
+    ["/3/api?t=search&q=a%26X-Api-Key:SECRETKEY", `GET /3/api search "a&" ${RESULT}`],
     ["/3/api?t=caps", expect.stringMatching(/^GET \/3\/api caps → 200, .*ms$/)],
     ["/3/download?file=FILE", "GET /3/download → 301, 0 ms"],
     ["POST /api/v1/command?x=1", "POST /api/v1/command → 200, 0 ms"],
@@ -1522,7 +1566,7 @@ describe.concurrent("the log", () => {
   });
 
   test("can't be forged by a client or a title, has short lines, and never a key, a link or a password", async () => {
-    const title = "Show.S01E01.1080p.WEB-GRP\nGET /3/api → 200&#10;&#13;&#27;[2J&#155;2J&#x2028;";
+    const title = "Show.S01E01.1080p.WEB-GRP\nGET /3/api → 200&#10;&#13;&#27;[2J&#155;2J&#x2028;&#x202E;&#x2066;";
     using backend = await backendThat(({ url, socket }, response) => {
       if (url.startsWith("/api/v1/")) return { status: 401 };
       if (url.includes("broken")) return void socket.destroy();
@@ -1533,7 +1577,7 @@ describe.concurrent("the log", () => {
     using proxy = await runningProxy({ BACKEND_URL, BACKEND_API_KEY: "PROXYKEY", LOG_LEVEL: "debug" });
     const lines = () => proxy.stdout().split("\n").slice(0, -1);
     await until(() => lines().length === 2);
-    const evil = encodeURIComponent('x"\r\nGET /3/api → 200\t\x1b[2J\x07\x00\x7f\x9b2J\u2028');
+    const evil = encodeURIComponent('x"\r\nGET /3/api → 200\t\x1b[2J\x07\x00\x7f\x9b2J\u2028\u202e\u2069');
     const long = "x".repeat(7000);
     const starts = ["language-tag-proxy", ""];
     for (const [target, ...logged] of [
@@ -1557,7 +1601,9 @@ describe.concurrent("the log", () => {
     proxy.child.kill("SIGTERM");
     expect((await proxy.ended()).stderr).toBe("");
     expect(starts.filter((start, n) => !lines()[n]!.startsWith(start))).toEqual([]);
-    expect(lines().filter((line) => /[\p{Cc}\p{Zl}\p{Zp}]/u.test(line) || line.length > 500)).toEqual([]);
+    expect(lines().filter((line) => /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}]/u.test(line) || line.length > 500)).toEqual(
+      [],
+    );
     expect(proxy.stdout()).not.toMatch(/SECRETKEY|PROXYKEY|LINK|FILE|hunter2|user|passkey|^\s+at |\.ts:/m);
   });
 
@@ -1624,6 +1670,21 @@ describe.concurrent("the program", () => {
     await Bun.sleep(400);
     expect((await text(await search)).match(/MULTi\.VFF/g)).toHaveLength(20_000);
     expect(await text(download)).toBe(`${large}after`);
+    expect(await proxy.ended()).toMatchObject({ code: 0, stderr: "" });
+  });
+
+  test("sends a search answer to its end after SIGTERM, however slowly its client reads", async () => {
+    const large = searchResponse(item("Show.S01E01.1080p.WEB-GRP", "French"), "<!-- x -->".repeat(1_600_000));
+    using backend = await backendThat(() => ({ headers: XML, body: large }));
+    using proxy = await runningProxy({ BACKEND_URL: urlOf(backend) });
+    const search = await proxy.open("/3/api");
+    await until(() => proxy.stdout().includes("1 tagged"));
+    proxy.child.kill("SIGTERM");
+    await until(() => proxy.refuses());
+    // The process has nothing else to do, and waits.
+    await Bun.sleep(1500);
+    expect(proxy.child.exitCode).toBe(null);
+    expect(await text(search)).toBe(large.replace("1080p", "MULTi.VFF.1080p"));
     expect(await proxy.ended()).toMatchObject({ code: 0, stderr: "" });
   });
 
@@ -1780,6 +1841,11 @@ describe.concurrent("the program", () => {
     expect(await proxy.ended()).toMatchObject({ code: 0, stderr: "" });
   });
 
+  test("--title prints no control characters", async () => {
+    using proxy = run(["--title", "Show.S01E01.1080p\x1b[2J\u202e-GRP"]);
+    expect((await proxy.ended()).stdout).toStartWith("Show.S01E01.MULTi.VFF.1080p\uFFFD[2J\uFFFD-GRP\n");
+  });
+
   test("trims a title as a feed's titles are", async () => {
     using proxy = run(["--title", " Le.Film-GRP "]);
     expect((await proxy.ended()).stdout).toStartWith("Le.Film.MULTi.VFF-GRP\n");
@@ -1865,6 +1931,18 @@ SAAwRQIhAJ5danMdfkQ0O4jnoAn2t3kj1138UAItm1sLCeRQwCCLAiAcHRyQbDqdORWds957SXclsfvp
       expect((await proxy.ask("/1/api")).bytes.length).toBeGreaterThanOrEqual(body.length);
       expect(peakOf(proxy.child)).toBeLessThan(450);
     }
+  });
+
+  // Below the limit of 32 MiB, but far from what any search finds.
+  test("passes on a feed of 75,000 costly titles without tags, with one warning, and answers others meanwhile", async () => {
+    const body = `<rss>${item("vf😀".repeat(60), "French").repeat(75_000)}</rss>`;
+    using backend = await backendThat(() => ({ headers: XML, body }));
+    using proxy = await runningProxy({ BACKEND_URL: urlOf(backend), LOG_LEVEL: "warn" });
+    const started = performance.now();
+    expect((await proxy.ask("/3/api")).bytes.equals(Buffer.from(body))).toBe(true);
+    expect((await proxy.ask("/health")).status).toBe(200);
+    expect(performance.now() - started).toBeLessThan(10_000);
+    expect(proxy.stdout()).toMatch(/^A feed has more than 20000 items.*\n$/);
   });
 
   onLinux("stays below 130 MiB for 600 searches of 250 kB, each with its own title and language", async () => {
@@ -2015,3 +2093,50 @@ describe.concurrent("--check", () => {
     }
   });
 });
+
+// ─── Dice ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** The same numbers for the same seed (mulberry32). */
+class Dice {
+  constructor(private state: number) {}
+
+  number(): number {
+    this.state = (this.state + 0x6d2b79f5) | 0;
+    let mixed = Math.imul(this.state ^ (this.state >>> 15), 1 | this.state);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  }
+
+  below(limit: number): number {
+    return Math.floor(this.number() * limit);
+  }
+
+  one<Thing>(things: readonly Thing[]): Thing {
+    return things[this.below(things.length)]!;
+  }
+
+  chance(of: number): boolean {
+    return this.number() < of;
+  }
+
+  some<Thing>(least: number, most: number, make: () => Thing): Thing[] {
+    return Array.from({ length: least + this.below(most - least + 1) }, make);
+  }
+
+  shuffled<Thing>(things: readonly Thing[]): Thing[] {
+    return things.toSorted(() => this.number() - 0.5);
+  }
+}
+
+/** Runs a check many times with other dice; what fails is reported with the seed and the case that it failed with. */
+function many(times: number, check: (dice: Dice) => string | undefined): void {
+  for (let run = 0; run < times; run++) {
+    let problem: string | undefined;
+    try {
+      problem = check(new Dice(SEED + run * 7919));
+    } catch (error) {
+      problem = String((error as Error).stack);
+    }
+    if (problem) throw new Error(`SEED=${SEED}, run ${run}: ${problem}`);
+  }
+}

@@ -25,6 +25,8 @@ export class Problem extends Error {
   }
 }
 
+const words = (list: string) => list.split(/\s+/);
+
 // ─── Configuration: what the environment says ───────────────────────────────────────────────────────────────────────
 
 export interface Config {
@@ -103,12 +105,20 @@ function readLog(env: NodeJS.ProcessEnv): Log {
   return { debug: least > 0 ? undefined : print, info: least > 1 ? undefined : print, warn: print };
 }
 
-/** Prints one line. Control characters in a title, a search or an indexer's name must not fake a second one. */
+/**
+ * Prints one line. Control characters in a title, a search or an indexer's name must not fake a second one, nor may
+ * those for text from right to left (U+202A to U+202E, U+2066 to U+2069) turn it round.
+ */
 function print(line: string): void {
-  console.log(line.replace(/[\p{Cc}\p{Zl}\p{Zp}]/gu, "\uFFFD"));
+  console.log(line.replace(/[\p{Cc}\p{Zl}\p{Zp}\u202A-\u202E\u2066-\u2069]/gu, "\uFFFD"));
 }
 
 // ─── Rules: which values are French, and where in a release title the tag goes ──────────────────────────────────────
+//
+// A release title in the words of this file. The tag goes before the first quality indicator after the name:
+//
+//     Show.2019.S01E01-E03.VOSTFR.1080p.WEB-DL.DDP5.1.H.264-GROUP.mkv
+//     └ name ─┘ └ marker ┘ └tag─┘ └ quality indicators ───┘ └ tail ─┘
 //
 // These functions are pure, and the table at the start of proxy.test.ts says what they must do. They are right if
 // Sonarr's and Radarr's own parsers find French in the result, and read everything else (name, year, season, episodes,
@@ -145,100 +155,97 @@ const EPISODE_WORDS = "E EP Épisode Episode Episodio";
 const PART_WORDS = "Part Partie Vol Volume";
 const EXTENSIONS = "mkv mp4 avi ts m2ts wmv mpg iso nzb torrent srt ass sub rar zip";
 
-const words = (list: string) => list.split(/\s+/);
 /** A pattern for any one word of the lists. */
 const anyOf = (...lists: string[]) =>
   `(?:${lists.flatMap(words).join("|").replaceAll("+", "\\+").replaceAll("-", "[ ._-]?")})`;
-const pattern = (source: string, flags = "") => new RegExp(source, `iu${flags}`);
+const toPattern = (source: string, flags = "") => new RegExp(source, `iu${flags}`);
 
-/** The lookahead is only for speed: without it, all that follows is also tried where no word begins. */
+/**
+ * The start and the end of a word. They are not `\b`, to which an underscore is a letter and é is none. The lookahead is
+ * only for speed: without it, all that follows is also tried where no word begins.
+ */
 const START = String.raw`(?<![\p{L}\p{N}])(?=[\p{L}\p{N}])`;
 const END = String.raw`(?![\p{L}\p{N}])`;
 const GAP = "[ ._-]";
 
 const EXTENSION = String.raw`(?:\.${anyOf(EXTENSIONS)})?$`;
-const GROUP = String.raw`(?<=-)(?!\d{3,4}[pi]${END})(?=\d*\p{L})[\p{L}\p{N}]+${EXTENSION}`;
+/** A release group behind the hyphen: `GROUP.mkv` in `x264-GROUP.mkv`, but not the resolution in `Le-Film-720p`. */
+const GROUP = String.raw`(?!\d{3,4}[pi]${END})(?=\d*\p{L})[\p{L}\p{N}]+`;
+const GROUP_AT_END = `(?<=-)${GROUP}${EXTENSION}`;
 
 // Quality indicators: what a title says about picture and sound, unless it is the group's name.
 const FORMATS = anyOf(RESOLUTIONS, CODECS, PICTURES);
+/** `1080p`, `1920x800`, `x265`, `HDR`, `DDP5.1` */
 const FORMAT = String.raw`(?:\d{3,4}(?:[pi]|x\d{3,4})|${FORMATS}|${anyOf(SOUNDS)}(?:\d[ ._]\d)?)`;
 /** A WEB on its own is a source only before a format, a tag, a hyphen, a bracket or the end: not in "Web of Lies". */
 const WEB = String.raw`WEB(?=${GAP}(?:${FORMAT}|${anyOf(FRENCH_TAGS, OTHER_TAGS)})${END}|-|[)\]]|[ .]*$)`;
+/** `DSNP` in `DSNP.WEB-DL` */
 const SERVICE = `${anyOf(SERVICES)}(?=${GAP}(?:WEB|${anyOf(WEB_SOURCES)})${END})`;
 const QUALITY = `(?:${FORMAT}|${anyOf(WEB_SOURCES, SOURCES)}|${SERVICE}|${WEB})${END}`;
-const QUALITY_INDICATOR = pattern(`${START}(?!${GROUP})${QUALITY}`, "g");
+const QUALITY_INDICATOR = toPattern(`${START}(?!${GROUP_AT_END})${QUALITY}`, "g");
 
 // Markers: what ends the name. That is a season, an episode, a date or a year, with the numbers that continue it (-E03,
 // -08 of 24, Part 2), because a client loses episodes if the tag stands among them.
 const YEAR = String.raw`(?:18[89]\d|19\d\d|20\d\d)`;
 const NUMBER = String.raw`\d{1,5}(?!\d)`;
+/** `S01`, `Saison 1` */
 const SEASON = String.raw`(?:S|${anyOf(SEASON_WORDS)}${GAP}?)\d{1,4}(?!\d)`;
+/** `E01`, `Episode 1` */
 const EPISODE = String.raw`${anyOf(EPISODE_WORDS)}${GAP}?${NUMBER}`;
+/** What stands before a further number: the `E` of `S01E01-E03`, the `x` of `5x01 - x02`, `of `, `Part `. */
 const NUMBER_LABEL = String.raw`(?:S|EP?|\d{0,2}x(?=\d\d?(?!\d))|of[ ._]|${anyOf(PART_WORDS)}${GAP}?)`;
 const NUMBER_SEPARATOR = String.raw`[ ._~–(&+-]`;
+/** A further number with its separators: `-E03`, ` - x02`, `.Part 2`, `-08`, ` of 24` */
 const NEXT_NUMBER = String.raw`${NUMBER_SEPARATOR}{0,3}(?:${NUMBER_LABEL}(?:${NUMBER}|XX)|(?<=${NUMBER_SEPARATOR})\d{1,4}${END})`;
+/** All further numbers, each with its version or part: the `v2-13v2` of `12v2-13v2`, the `a-b` … of `E22a-E22b` */
 const MORE_NUMBERS = String.raw`(?:(?:v\d|[a-h]${END})?${NEXT_NUMBER}){0,16}(?:v\d|[a-h])?${END}`;
 
 /** The first of these patterns that matches anywhere in a title ends the name. */
-const SEASON_MARKERS = [
+const MARKERS = [
   // S01E01, S01.E01-E03, Season 1 - Episode 01, (S05E06-08 of 24). A hyphen right after S01E01 belongs to the
   // marker, because Sonarr cuts off `S01E01-` as a whole before it looks for the group.
   String.raw`${START}${SEASON}${GAP}{0,3}${EPISODE}${MORE_NUMBERS}(?:(?<=S\d{1,4}E\d{1,5})-)?`,
-  // 1x01_02, 2010x15 - 2010x16
+  // 1x01_02, 2010x15 - 2010x16; but not the x264 of DD5.1x264, which Sonarr removes first, nor the size 1920x800
   String.raw`${START}(?:\d\d?x(?!26[45])\d{1,3}|${YEAR}x(?:\d\d?|[1-4]\d\d))(?!\d)${MORE_NUMBERS}`,
   // 2023-05-26, 2015.0308
   String.raw`${START}${YEAR}${GAP}?(?:0[1-9]|1[0-2])${GAP}?(?:0[1-9]|[12]\d|3[01])(?!\d)${MORE_NUMBERS}`,
   // [HDTV 720p][Cap.201_204], the Spanish way
   `${START}Cap${GAP}?${NUMBER}${MORE_NUMBERS}`,
-  // S01, S01-S09, Saison 1
+  // S01, S01-S09, Saison 1; but not the group in x264-S6
   `${START}(?<!${QUALITY}-)${SEASON}${MORE_NUMBERS}`,
-].map((source) => pattern(source));
-/** If none does, the first of these that matches before any quality in brackets ends it. */
-const OTHER_MARKERS = [
   // E07-E08, Episode 99-100, Ep.01; but not the hash [E34E548F]
   String.raw`${START}(?![\dA-F]{8}[\])])${EPISODE}${MORE_NUMBERS}`,
   // 2019, 2049.2017, 1984 (2020), 1979-2015. A year at the very start belongs to the name.
   String.raw`(?<=[^\p{L}\p{N}])${YEAR}(?!\d)(?:[ ._([–-]{1,3}${YEAR}(?!\d))*${END}`,
-].map((source) => pattern(source));
-/** ` - 12 `, `_-_12v2_`, `Title-01[`: an anime episode to Sonarr, a part of the name to Radarr. */
-const ABSOLUTE_NUMBER = pattern(String.raw`(?:[ ._]-[ ._]|(?<=\w)-)\d{2,4}(?:\.5)?(?:v\d)?${END}`);
+  // ` - 12 `, `_-_12v2_`, `Title-01[`: the number of an anime episode
+  String.raw`(?:[ ._]-[ ._]|(?<=\w)-)\d{2,4}(?:\.5)?(?:v\d)?${END}`,
+].map((source) => toPattern(source));
+/** The last marker is an episode to Sonarr, but a part of the name to Radarr. */
+const ABSOLUTE_NUMBER = MARKERS.at(-1);
 
-/** A word that begins with SUB, but not the file extension: a tag right before it speaks of subtitles. */
-const SUB = String.raw`(?!\.sub$)${GAP}{0,3}sub`;
-const FRENCH_TAG = pattern(`${START}${anyOf(FRENCH_TAGS)}${END}(?!${SUB})`, "g");
-const MULTI_TAG = pattern(`${START}MULTi${END}(?!${SUB}|${GAP}{0,3}${anyOf(FRENCH_TAGS)}${END})`, "g");
+/** A word that begins with SUB and is no file extension: a tag right before it speaks of subtitles, also to Sonarr. */
+const SUBTITLE = String.raw`(?!\.sub$)${GAP}{0,3}sub`;
+const FRENCH_TAG = toPattern(`${START}${anyOf(FRENCH_TAGS)}${END}(?!${SUBTITLE})`, "g");
+/** A MULTi that no French tag follows. */
+const MULTI_TAG = toPattern(`${START}MULTi${END}(?!${SUBTITLE}|${GAP}{0,3}${anyOf(FRENCH_TAGS)}${END})`, "g");
 /** What follows a tag: another tag, a quality indicator, the group or the end. */
-const AFTER_A_TAG = pattern(
-  String.raw`[ ._\-()[\]{}]{0,5}(?:(?:${anyOf(FRENCH_TAGS, OTHER_TAGS)}|${QUALITY})${END}|${GROUP}|${EXTENSION})`,
+const AFTER_A_TAG = toPattern(
+  String.raw`[ ._\-()[\]{}]{0,5}(?:(?:${anyOf(FRENCH_TAGS, OTHER_TAGS)}|${QUALITY})${END}|${GROUP_AT_END}|${EXTENSION})`,
   "y",
 );
 /** What the tag goes after: a closing bracket, words that begin with SUB, a separator (`_` must not follow the tag). */
-const AFTER_A_MARKER = pattern(String.raw`[)\]}】]?(?:(?:${SUB}[\p{L}\p{N}]*${END})+[ ._]?|[ ._])?`, "y");
-/** Group, hash and extension at the end of a title. */
-const TAIL = pattern(
-  String.raw`(?:-(?!\d{3,4}[pi]${END})(?=\d*\p{L})[\p{L}\p{N}]+)?(?:[ ._]?[([][^()[\]]*[)\]]){0,5}${EXTENSION}`,
-);
-
-/** Words in a `language` attribute for French audio, and for subtitles. */
-const FRENCH_WORDS = "french francais francaise fr fra fre vf vff vfq vfi vf2 vof truefrench";
-const SUBTITLE_WORDS = "sub subs subbed subtitle subtitles subtitled sous subfrench vost vosta vostfr stfr";
-const FRENCH = pattern(`${START}${anyOf(FRENCH_WORDS)}${END}`);
-const SUBTITLES = pattern(`${START}${anyOf(SUBTITLE_WORDS)}${END}`);
-
-/**
- * Whether the value of a `language` attribute says that there is French audio: `French`, `English, Français`, `fr-FR`,
- * `VFF`. Letter case and accents don't matter. Subtitles (`French subtitles`, `VOSTFR`) don't count, and neither do
- * words that only begin alike (`Frisian`).
- */
-export function isFrench(value: string): boolean {
-  const plain = value.normalize("NFD").replace(/\p{M}/gu, "");
-  return plain.split(/[,;/|&+]/).some((language) => FRENCH.test(language) && !SUBTITLES.test(language));
-}
+const AFTER_A_MARKER = toPattern(String.raw`[)\]}】]?(?:(?:${SUBTITLE}[\p{L}\p{N}]*${END})+[ ._]?|[ ._])?`, "y");
+/** Group, hash and extension at the end of a title: `-GRP`, ` [Kosaka] [9C57891E].mkv` */
+const TAIL = toPattern(String.raw`(?:-${GROUP})?(?:[ ._]?[([][^()[\]]*[)\]]){0,5}${EXTENSION}`);
+/** A group in front, as in `[TMS-Remux].Series.720p`, or nothing. */
+const GROUP_IN_FRONT = /^(?:\[[^\]]*\])?/;
+/** A hyphen that opens the quality. Behind a bare number of three digits it is none: Sonarr reads `720.` as S07E20. */
+const OPENING_HYPHEN = /(?<![ ._]|[._-]\d{3})-$/;
 
 /** In characters. A file name has at most 255 bytes, so what is much longer is no release's title. */
 const LONGEST_TITLE = 300;
 
-/** What happens to a title: `insert` goes in at the index `at`. If it is empty, the title stays as it is. */
+/** What happens to a title: `insert` goes in at the index `at`. If `insert` is empty, the title stays as it is. */
 export interface Decision {
   at: number;
   insert: string;
@@ -255,39 +262,36 @@ export function decide(title: string): Decision {
   const stays = (reason: string): Decision => ({ at: 0, insert: "", reason });
   if (title.length > LONGEST_TITLE) return stays(`longer than ${LONGEST_TITLE} characters: not a release title`);
 
-  const name = findNameEnd(title);
-  const quality = findQuality(title, name);
+  const marker = findMarker(title);
+  const quality = findQuality(title, marker);
+  const nameEnd = marker?.end ?? 0;
+  const isAmongTags = ({ start, end }: Found) => start >= nameEnd && isBeforeTag(title, end);
 
   // If all before the quality is in capitals, FRENCH may be a word of the name (THE.FRENCH.DISPATCH.1080p).
-  const inCapitals = !/\p{Ll}/u.test(title.slice(0, quality?.index));
-  const isWrittenAsTag = (word: string) =>
-    word !== "VF" && word === word.toUpperCase() && !(inCapitals && word === "FRENCH");
-  const french = findTag(FRENCH_TAG, title, name.end, isWrittenAsTag);
-  if (french) return stays(`already French: "${french[0]}"`);
+  const mayBeName = (word: string) => word === "FRENCH" && !/\p{Ll}/u.test(title.slice(0, quality?.start));
+  const french = findTag(FRENCH_TAG, title, (tag) => {
+    if (tag.text === "VF") return tag.start >= nameEnd;
+    return (tag.text === tag.text.toUpperCase() && !mayBeName(tag.text)) || isAmongTags(tag);
+  });
+  if (french) return stays(`already French: "${french.text}"`);
 
-  const multi = findTag(MULTI_TAG, title, name.end, (word) => word === "MULTi" || word === "MULTI");
-  if (multi) {
-    const at = multi.index + multi[0].length;
-    const isBeforeHyphen = title[at] === "-" && quality?.index === at + 1;
-    return {
-      at,
-      insert: title[at] === "_" || isBeforeHyphen ? ".VFF." : ".VFF",
-      reason: `${multi[0]} found: ".VFF" added`,
-    };
-  }
-  const whereNameEnds = name.end ? `name ends after "${name.marker}"` : "no year or episode found";
+  const multi = findTag(MULTI_TAG, title, (tag) => /^MULT[Ii]$/.test(tag.text) || isAmongTags(tag));
+  if (multi) return because(`${multi.text} found: ".VFF" added`, behindMulti(title, multi.end, quality));
+
+  const whereNameEnds = marker ? `name ends after "${marker.text}"` : "no year or episode found";
   if (quality)
-    return {
-      ...beforeQuality(title, quality.index, name),
-      reason: `${whereNameEnds}; tag goes before "${quality[0]}"`,
-    };
-  if (name.end)
-    return {
-      ...afterMarker(title, name.end),
-      reason: `${whereNameEnds}; no quality follows, so the tag goes right there`,
-    };
+    return because(`${whereNameEnds}; tag goes before "${quality.text}"`, beforeQuality(title, quality.start, marker));
+  if (marker)
+    return because(
+      `${whereNameEnds}; no quality follows, so the tag goes right there`,
+      behindMarker(title, marker.end),
+    );
   const reason = "no year, episode or quality found; tag goes before group and extension";
-  return { ...tagBeside(title, title.search(TAIL)), reason };
+  return because(reason, tagBeside(title, title.search(TAIL)));
+}
+
+function because(reason: string, { at, insert }: Insertion): Decision {
+  return { at, insert, reason };
 }
 
 /** The title that a decision leads to. */
@@ -295,64 +299,69 @@ export function apply(title: string, { at, insert }: Decision): string {
   return title.slice(0, at) + insert + title.slice(at);
 }
 
-/** Where a name ends (0 if nothing ends it), and by which marker. The end is not certain after an absolute number. */
-type NameEnd = { end: number; marker: string; isCertain: boolean };
+/** A part of a title, from the index `start` up to, but not including, the index `end`. */
+type Found = { text: string; start: number; end: number };
+/** What ends the name. It is certain but for an absolute number, which Radarr takes for a part of the name. */
+type Marker = Found & { isCertain: boolean };
 
-function findNameEnd(title: string): NameEnd {
-  const marker = firstMatch(SEASON_MARKERS, title) ?? firstMatch(OTHER_MARKERS, title);
-  const match = marker ?? ABSOLUTE_NUMBER.exec(title);
-  if (!match) return { end: 0, marker: "", isCertain: false };
-  return { end: match.index + match[0].length, marker: match[0], isCertain: marker !== undefined };
+/** The first match from an index on. */
+function find(pattern: RegExp, title: string, from = 0): Found | undefined {
+  pattern.lastIndex = from;
+  const match = pattern.exec(title);
+  return match ? { text: match[0], start: match.index, end: match.index + match[0].length } : undefined;
 }
 
-function firstMatch(patterns: RegExp[], text: string): RegExpExecArray | undefined {
-  for (const pattern of patterns) {
-    const match = pattern.exec(text);
-    if (match) return match;
+function findMarker(title: string): Marker | undefined {
+  for (const pattern of MARKERS) {
+    const marker = find(pattern, title);
+    if (marker) return Object.assign(marker, { isCertain: pattern !== ABSOLUTE_NUMBER });
   }
   return undefined;
 }
 
 /** The first quality indicator after the name. One at the very start, or in a group's brackets there, doesn't count. */
-function findQuality(title: string, { end, isCertain }: NameEnd): RegExpExecArray | null {
-  QUALITY_INDICATOR.lastIndex = end || /^\[[^\]]*\]|^/.exec(title)![0].length || 1;
-  const quality = QUALITY_INDICATOR.exec(title);
+function findQuality(title: string, marker: Marker | undefined): Found | undefined {
+  const from = marker?.end ?? (find(GROUP_IN_FRONT, title)!.end || 1);
+  const quality = find(QUALITY_INDICATOR, title, from);
   // If the name's end is not certain, the tag goes inside brackets, but not into [WEB]: Sonarr needs both brackets.
-  const isLoneWeb = quality && /^WEB[)\]]/i.test(title.slice(quality.index));
-  return isLoneWeb && !isCertain ? QUALITY_INDICATOR.exec(title) : quality;
+  const isLoneWeb = quality && !marker?.isCertain && /^WEB[)\]]/i.test(title.slice(quality.start));
+  return isLoneWeb ? find(QUALITY_INDICATOR, title, quality.end) : quality;
 }
 
-/**
- * The first word that is a tag by its spelling, or by its place: after the name, and right before another tag, a
- * quality indicator, the group or the end. VF never counts by its spelling, but anywhere after the name.
- */
-function findTag(tags: RegExp, title: string, nameEnd: number, isWrittenAsTag: (word: string) => boolean) {
-  return title.matchAll(tags).find(({ 0: word, index }) => {
-    if (isWrittenAsTag(word)) return true;
-    AFTER_A_TAG.lastIndex = index + word.length;
-    return index >= nameEnd && (word === "VF" || AFTER_A_TAG.test(title));
-  });
+function findTag(pattern: RegExp, title: string, counts: (tag: Found) => boolean): Found | undefined {
+  let tag = find(pattern, title);
+  while (tag && !counts(tag)) tag = find(pattern, title, tag.end);
+  return tag;
+}
+
+function isBeforeTag(title: string, end: number): boolean {
+  AFTER_A_TAG.lastIndex = end;
+  return AFTER_A_TAG.test(title);
 }
 
 type Insertion = Pick<Decision, "at" | "insert">;
 
-/** A hyphen that opens the quality. Behind a bare number of three digits a dot is wrong: Sonarr reads 720. as S07E20. */
-const OPENING_HYPHEN = /(?<![ ._]|[._-]\d{3})-$/;
+/** `.VFF` behind a MULTi. A dot follows it before an underscore, and before a hyphen that opens the quality. */
+function behindMulti(title: string, at: number, quality: Found | undefined): Insertion {
+  const needsDot = title[at] === "_" || (title[at] === "-" && quality?.start === at + 1);
+  return { at, insert: needsDot ? ".VFF." : ".VFF" };
+}
+
 /** The tag before a quality indicator, and before a bracket or a hyphen that opens it. */
-function beforeQuality(title: string, at: number, name: NameEnd): Insertion {
+function beforeQuality(title: string, at: number, marker: Marker | undefined): Insertion {
   // Radarr reads everything before a bracket as the name if that has no certain end. Sonarr needs `[WEB ` whole.
-  if (!name.isCertain && /[([]/.test(title[at - 1] ?? ""))
-    return tagBeside(title, /^WEB[ .]/i.test(title.slice(at)) ? at + 4 : at);
-  while (at > name.end && "([{【".includes(title[at - 1]!)) at--;
-  // In a title with underscores any other hyphen may belong to the group, which Sonarr looks for from the end.
-  const isInHyphens = at - name.end <= 2 || !title.includes("_");
-  if (isInHyphens && OPENING_HYPHEN.test(title.slice(0, at))) return { at: at - 1, insert: `.${TAG}.` };
+  if (!marker?.isCertain && /[([]/.test(title[at - 1] ?? ""))
+    return tagBeside(title, at + /^(?:WEB[ .])?/i.exec(title.slice(at))![0].length);
+  const nameEnd = marker?.end ?? 0;
+  while (at > nameEnd && "([{【".includes(title[at - 1]!)) at--;
+  // In a title with underscores a hyphen further on may belong to the group, which Sonarr looks for from the end.
+  const opensQuality = at - nameEnd <= 2 || !title.includes("_");
+  if (opensQuality && OPENING_HYPHEN.test(title.slice(0, at))) return { at: at - 1, insert: `.${TAG}.` };
   return tagBeside(title, at);
 }
 
-function afterMarker(title: string, nameEnd: number): Insertion {
-  AFTER_A_MARKER.lastIndex = nameEnd;
-  return tagBeside(title, nameEnd + AFTER_A_MARKER.exec(title)![0].length);
+function behindMarker(title: string, end: number): Insertion {
+  return tagBeside(title, find(AFTER_A_MARKER, title, end)!.end);
 }
 
 /**
@@ -362,152 +371,173 @@ function afterMarker(title: string, nameEnd: number): Insertion {
 function tagBeside(title: string, at: number): Insertion {
   const before = title[at - 1] ?? "";
   const after = title[at] ?? "";
-  const separator = [before, after].includes(" ") || (!/[._]/.test(before) && title.includes(" ")) ? " " : ".";
-  const left = /[ ._\-([{【]/.test(before) ? "" : separator;
-  const right = after === "" || (left && /[ .\-]/.test(after)) ? "" : separator;
+  const usesSpaces = before === " " || after === " " || (!"._".includes(before || " ") && title.includes(" "));
+  const separator = usesSpaces ? " " : ".";
+  const left = before && " ._-([{【".includes(before) ? "" : separator;
+  const right = after === "" || (left && " .-".includes(after)) ? "" : separator;
   return { at, insert: left + TAG + right };
 }
 
+/** Words in a `language` attribute for French audio, and for subtitles. */
+const FRENCH_WORDS = "french francais francaise fr fra fre vf vff vfq vfi vf2 vof truefrench";
+const SUBTITLE_WORDS = "sub subs subbed subtitle subtitles subtitled sous subfrench vost vosta vostfr stfr";
+const FRENCH = toPattern(`${START}${anyOf(FRENCH_WORDS)}${END}`);
+const SUBTITLES = toPattern(`${START}${anyOf(SUBTITLE_WORDS)}${END}`);
+
+/**
+ * Whether the value of a `language` attribute says that there is French audio: `French`, `English, Français`, `fr-FR`,
+ * `VFF`. Letter case and accents don't matter. Subtitles (`French subtitles`, `VOSTFR`) don't count, and neither do
+ * words that only begin alike (`Frisian`).
+ */
+export function isFrench(value: string): boolean {
+  const plain = value.normalize("NFD").replace(/\p{M}/gu, "");
+  return plain.split(/[,;/|&+]/).some((language) => FRENCH.test(language) && !SUBTITLES.test(language));
+}
+
+/**
+ * An attribute's value that begins with `language`. In most feeds the language is English: the lookahead passes by a
+ * value without any of the letters that FRENCH_WORDS begin with, and that saves a tenth of the time.
+ */
+const INITIALS = [...new Set(words(FRENCH_WORDS).map((word) => word[0]))].join("");
+const LANGUAGE = toPattern(String.raw`=\s*["']\s*language(?!" value="[^"<&${INITIALS}]*")`, "g");
+
 // ─── Feed: a search response with its French titles tagged ──────────────────────────────────────────────────────────
 //
-// Tags are inserted into the feed, which is never written anew: every other byte is the backend's own. The feed is read
-// as Latin-1, one character per byte, so that an index into the text is an offset in the feed, whatever its encoding.
-// Whether the feed is well-formed is for the client to judge. No part of the text is searched more than a few times, so
-// that even a hostile feed takes no more than linear time.
+// Tags are inserted into the feed, which is never written anew: every other byte is the backend's own. The feed's markup
+// is read as Latin-1, one character per byte, so that an index into the text is an offset in the feed, whatever its
+// encoding. Whether the feed is well-formed is for the client to judge. No part of the text is searched more than a few
+// times, so that even a hostile feed takes no more than linear time.
 
 /** A tagged search response: the backend's bytes in pieces, with the tags between them. */
 export interface TaggedFeed {
   pieces: (Uint8Array | string)[];
   items: number;
-  french: FrenchRelease[];
+  /** How many items have French audio, and how many of them got a tag. */
+  french: number;
+  tagged: number;
 }
 
-/** A release of French audio: its title as a client reads it, and what happens to it. */
-export interface FrenchRelease {
-  title: string;
-  decision: Decision;
-  /** How many bytes of the title, as the feed writes it, stand before the tag. */
-  offset: number;
-}
-
-/** From the index `start` up to, but not including, the index `end`. */
-type Span = { start: number; end: number };
+/** A search finds 100 releases, rarely 5,000. To read the titles of many more would hold up everybody else. */
+const MOST_ITEMS = 20_000;
+/** In bytes, as the feed writes it. No `attr` element is longer, and no title, even in references such as `&#233;`. */
+const LONGEST_TEXT = 10 * LONGEST_TITLE;
 
 /**
- * Tags the French releases of a search response: the items with a `language` attribute that says French.
+ * Tags the French releases of a search response: the items with a `language` attribute that says French. A feed of more
+ * than MOST_ITEMS items stays as it is.
  *
- * @param feed the response's bytes, uncompressed, in any encoding that contains ASCII
+ * @param bytes the response, uncompressed, in any encoding that contains ASCII
+ * @param onFrench is told of each French release: its title as a client reads it, and what happens to it
  */
-export function tagFeed(feed: Uint8Array): TaggedFeed {
-  const xml = Buffer.from(feed.buffer, feed.byteOffset, feed.byteLength).toString("latin1");
-  // Most searches find no French release. In such a feed the items are only counted.
-  const hasFrench = findFrench(xml, 0) < Infinity;
-  const markup = hasFrench ? withoutSections(xml) : xml;
-  const tagged: TaggedFeed = { pieces: [], items: 0, french: [] };
+export function tagFeed(bytes: Uint8Array, onFrench?: (title: string, decision: Decision) => void): TaggedFeed {
+  const feed = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const tagged: TaggedFeed = { pieces: [], items: 0, french: 0, tagged: 0 };
   let copied = 0;
-  let nextFrench = hasFrench ? 0 : Infinity;
-  for (const item of itemsOf(markup)) {
+  for (const item of itemsOf(withoutSections(feed))) {
     tagged.items++;
-    if (nextFrench < item.start) nextFrench = findFrench(markup, item.start);
-    if (nextFrench > item.end) continue;
-    const title = findTitle(markup, item);
-    const release = title && readTitle(xml.slice(title.start, title.end));
-    if (!title || !release) continue;
-    tagged.french.push(release);
-    if (!release.decision.insert) continue;
-    const at = title.start + release.offset;
-    tagged.pieces.push(feed.subarray(copied, at), release.decision.insert);
+    if (tagged.items > MOST_ITEMS) return { pieces: [feed], items: tagged.items, french: 0, tagged: 0 };
+    const place = saysFrench(item.text) && findTitle(item.text);
+    const title = place && readTitle(feed.subarray(item.start + place.start, item.start + place.end));
+    if (!title) continue;
+    const decision = decide(title.text);
+    tagged.french++;
+    onFrench?.(title.text, decision);
+    if (!decision.insert) continue;
+    tagged.tagged++;
+    const at = item.start + place.start + title.offsetOf(decision.at);
+    tagged.pieces.push(feed.subarray(copied, at), decision.insert);
     copied = at;
   }
   tagged.pieces.push(feed.subarray(copied));
   return tagged;
 }
 
-/** A comment, a CDATA section or a processing instruction other than `<?xml …?>`. An unclosed one goes to the end. */
-const SECTION = /<!--[^]*?(?:-->|$)|<!\[CDATA\[[^]*?(?:\]\]>|$)|<\?(?!xml\s)[^]*?(?:\?>|$)/g;
-/** The text with spaces over its sections, because nothing in them is markup. One copy only: they may be millions. */
-function withoutSections(xml: string): string {
-  let blanked: Buffer | undefined;
-  for (const { 0: section, index } of xml.matchAll(SECTION)) {
-    blanked ??= Buffer.from(xml, "latin1");
+/** A comment, a CDATA section, a DOCTYPE or a processing instruction but `<?xml …?>`. An unclosed one goes to the end. */
+const SECTION =
+  /<!--[^]*?(?:-->|$)|<!\[CDATA\[[^]*?(?:\]\]>|$)|<!DOCTYPE[^[>]*(?:\[[^]*?(?:\]\s*>|$)|>|$)|<\?(?!xml\s)[^]*?(?:\?>|$)/g;
+/** The feed with spaces over its sections, because nothing in them is markup. One copy only: they may be millions. */
+function withoutSections(feed: Buffer): Buffer {
+  // Prowlarr's feeds have none.
+  if (!feed.includes("<!") && !feed.includes("<?", "<?xml".length)) return feed;
+  const blanked = Buffer.from(feed);
+  for (const { 0: section, index } of feed.toString("latin1").matchAll(SECTION))
     blanked.fill(" ", index, index + section.length);
+  return blanked;
+}
+
+/** The content of an item, and its offset in the feed. */
+type Item = { text: string; start: number };
+/** From the index `start` up to, but not including, the index `end`. */
+type Span = { start: number; end: number };
+
+/** In bytes, some 80 releases. A string of this size is made of memory at hand, and one of a large feed's is not. */
+const PART = 128 * 1024;
+/** The feed in parts, each of whole items. */
+function* partsOf(markup: Buffer): Generator<Span> {
+  const lastEnd = "</item>";
+  for (let start = 0, end = 0; start < markup.length; start = end) {
+    let last = markup.lastIndexOf(lastEnd, start + PART);
+    if (last < start) last = markup.indexOf(lastEnd, start + PART);
+    end = last < 0 ? markup.length : last + lastEnd.length;
+    yield { start, end };
   }
-  return blanked?.toString("latin1") ?? xml;
 }
 
 const ITEM = /<item(?:\s[^<>]*)?(?<!\/)>/g;
-/** The content of each item that has an end. */
-function* itemsOf(markup: string): Generator<Span> {
-  for (ITEM.lastIndex = 0; ITEM.test(markup);) {
-    const start = ITEM.lastIndex;
-    const end = markup.indexOf("</item>", start);
-    if (end < 0) return;
-    yield { start, end };
-    ITEM.lastIndex = end;
+/** Each item that has an end. */
+function* itemsOf(markup: Buffer): Generator<Item> {
+  for (const part of partsOf(markup)) {
+    const text = markup.toString("latin1", part.start, part.end);
+    for (let end = 0; ;) {
+      ITEM.lastIndex = end;
+      if (!ITEM.test(text)) break;
+      const start = ITEM.lastIndex;
+      end = findItemEnd(text, start);
+      if (end < 0) break;
+      yield { text: text.slice(start, end), start: part.start + start };
+    }
   }
 }
 
-const INITIALS = FRENCH_WORDS.replace(/\B\w| /g, "");
-/**
- * An attribute's value that begins with `language`. In most feeds the language is English: the lookahead skips a value
- * without any of the letters that FRENCH_WORDS begin with, and that saves a tenth of the time.
- */
-const LANGUAGE = pattern(String.raw`=\s*["']\s*language(?!" value="[^"<&${INITIALS}]*")`, "g");
-/** Where the next `attr` element that says French begins, or Infinity. */
-function findFrench(markup: string, from: number): number {
-  for (LANGUAGE.lastIndex = from; LANGUAGE.test(markup);) {
-    const start = markup.lastIndexOf("<", LANGUAGE.lastIndex);
-    const next = markup.indexOf("<", LANGUAGE.lastIndex);
-    if (saysFrench(markup.slice(start, next))) return start;
-    if (next < 0) break;
+/** Where an item's end tag begins: `</item>` or `</item >`, but not `</items>`. Less than 0 if there is none. */
+function findItemEnd(text: string, start: number): number {
+  let end = text.indexOf("</item", start);
+  while (end >= 0 && !" >\t\r\n".includes(text.charAt(end + 6))) end = text.indexOf("</item", end + 6);
+  return end;
+}
+
+/** Whether one of an item's `attr` elements says French. */
+function saysFrench(item: string): boolean {
+  for (let next = 0; ;) {
     LANGUAGE.lastIndex = next;
+    if (!LANGUAGE.test(item)) return false;
+    const start = item.lastIndexOf("<", LANGUAGE.lastIndex);
+    next = item.indexOf("<", LANGUAGE.lastIndex);
+    if (next < 0) next = item.length;
+    if (isFrenchElement(item.slice(start, next))) return true;
   }
-  return Infinity;
 }
 
 const ATTRIBUTES = `[^<>"']*(?:(?:"[^"<]*"|'[^'<]*')[^<>"']*){0,100}`;
-const XML_TAG = new RegExp(String.raw`<(\/?)([^\s<>/"'!?]+)(?=[\s/>])${ATTRIBUTES}>`, "g");
-/** The content of the item's own title: the first `<title>` that is in no other element, if it holds only text. */
-function findTitle(markup: string, item: Span): Span | undefined {
-  let depth = 0;
-  XML_TAG.lastIndex = item.start;
-  for (let tag; (tag = XML_TAG.exec(markup)) && tag.index < item.end;) {
-    const [text, slash, name] = tag;
-    if (slash) depth--;
-    else if (text.endsWith("/>")) continue;
-    else if (name === "title" && depth === 0) {
-      const start = XML_TAG.lastIndex;
-      const end = markup.indexOf("<", start);
-      return markup.startsWith("</title", end) ? { start, end } : undefined;
-    } else depth++;
-  }
-  return undefined;
-}
-
-/**
- * Makes a function remember its answers about pieces of feeds: a feed repeats its attributes, and its titles come
- * again with each RSS sync of a client. It remembers at most a thousand short texts, because a stranger writes them.
- */
-function remembering<Answer>(answer: (text: string) => Answer): (text: string) => Answer {
-  const answers = new Map<string, Answer>();
-  return (text) => {
-    const known = answers.get(text);
-    if (known !== undefined) return known;
-    // A copy, because a slice would keep the whole feed in memory.
-    const copy = Buffer.from(text, "latin1").toString("latin1");
-    const given = answer(copy);
-    if (answers.size === 1000) answers.clear();
-    if (text.length <= 1000) answers.set(copy, given);
-    return given;
-  };
-}
-
 const ATTR_ELEMENT = new RegExp(String.raw`^<(?:[^\s<>/"']*:)?attr\s(${ATTRIBUTES}?)\/?>`);
-const LONGEST_ATTR_ELEMENT = 1000;
 const parser = new XMLParser({ ignoreAttributes: false, attributeNamePrefix: "", htmlEntities: true });
+/** What is known of elements, because a feed repeats them. Not more than a thousand, because a stranger writes them. */
+const knownElements = new Map<string, boolean>();
 /** Whether the text from one `<` to the next begins with an `attr` element that says French. */
-const saysFrench = remembering((text) => {
-  const attributes = text.length <= LONGEST_ATTR_ELEMENT && ATTR_ELEMENT.exec(readable(text))?.[1];
+function isFrenchElement(text: string): boolean {
+  if (text.length > LONGEST_TEXT) return false;
+  const known = knownElements.get(text);
+  if (known !== undefined) return known;
+  // A copy, because a slice would keep its part of the feed in memory.
+  const bytes = Buffer.from(text, "latin1");
+  const isFrench = judgeElement(decode(bytes));
+  if (knownElements.size === 1000) knownElements.clear();
+  knownElements.set(bytes.toString("latin1"), isFrench);
+  return isFrench;
+}
+
+function judgeElement(text: string): boolean {
+  const attributes = ATTR_ELEMENT.exec(text)?.[1];
   if (!attributes) return false;
   try {
     const { name, value } = parser.parse(`<attr ${attributes}/>`).attr as Record<string, string>;
@@ -516,56 +546,109 @@ const saysFrench = remembering((text) => {
     // fast-xml-parser refuses attributes such as __proto__.
     return false;
   }
-});
+}
 
-/** A piece of a title as the feed writes it: a CDATA section, a reference or a character. */
-const TITLE_PIECE = /<!\[CDATA\[([^]*?)\]\]>|&[^\s&;<>]+;|[^]/g;
-/** Decides on a title as the feed writes it. Gives undefined if the title is empty, far too long or not only text. */
-const readTitle = remembering((written): FrenchRelease | undefined => {
-  // Even a title written in references such as `&#233;` is shorter.
-  if (written.length > 10 * LONGEST_TITLE) return undefined;
-  const raw = readable(written);
-  let text = "";
-  // Where in `raw` each character of the text ends.
-  const ends = [0];
-  for (const { 0: piece, 1: data, index } of raw.matchAll(TITLE_PIECE)) {
-    if (piece === "<") return undefined;
-    const characters = data ?? readReference(piece);
-    for (let n = 1; n <= characters.length; n++)
-      ends.push(index + (data === undefined ? piece.length : "<![CDATA[".length + n));
-    text += characters;
+const XML_TAG = new RegExp(String.raw`<(\/?)([^\s<>/"'!?]+)(?=[\s/>])${ATTRIBUTES}>`, "g");
+/** The content of the item's own title: the first `<title>` that is in no other element, if it holds only text. */
+function findTitle(item: string): Span | undefined {
+  let depth = 0;
+  XML_TAG.lastIndex = 0;
+  for (let tag; (tag = XML_TAG.exec(item));) {
+    const [text, slash, name] = tag;
+    if (slash) depth--;
+    else if (text.endsWith("/>")) continue;
+    else if (name === "title" && depth === 0) {
+      const start = XML_TAG.lastIndex;
+      const end = item.indexOf("<", start);
+      return item.startsWith("</title", end) ? { start, end } : undefined;
+    } else depth++;
   }
-  const title = text.trim();
-  if (!title) return undefined;
-  const decision = decide(title);
-  const offset = ends[text.length - text.trimStart().length + decision.at]!;
-  return { title, decision, offset: raw === written ? offset : Buffer.byteLength(raw.slice(0, offset)) };
-});
+  return undefined;
+}
 
-/** Text that was read as Latin-1, decoded as UTF-8. What isn't valid UTF-8 stays as it was read. */
-function readable(text: string): string {
-  if (/^[\0-\x7F]*$/.test(text)) return text;
-  const bytes = Buffer.from(text, "latin1");
-  return isUtf8(bytes) ? bytes.toString() : text;
+/** A title as a client reads it, and how many bytes of it, as the feed writes it, stand before one of its characters. */
+type Title = { text: string; offsetOf(index: number): number };
+/** Reads a title. Gives undefined if it is empty, far too long or not only text. */
+function readTitle(bytes: Buffer): Title | undefined {
+  if (bytes.length > LONGEST_TEXT) return undefined;
+  const encoding = isUtf8(bytes) ? "utf8" : "latin1";
+  const written = bytes.toString(encoding);
+  const decoded = decodeText(written);
+  const text = decoded?.trim();
+  if (!decoded || !text) return undefined;
+  const skipped = decoded.indexOf(text);
+  const offsetOf = (index: number) => {
+    const end = decoded === written ? skipped + index : writtenLength(written, skipped + index);
+    return Buffer.byteLength(written.slice(0, end), encoding);
+  };
+  return { text, offsetOf };
+}
+
+const REFERENCE = /&[^\s&;<>]+;/g;
+/** A piece of a title as the feed writes it: a CDATA section, a reference or plain text. */
+const TITLE_PIECE = new RegExp(String.raw`<!\[CDATA\[([^]*?)\]\]>|${REFERENCE.source}|[^&<]+|[^]`, "g");
+/** What a title says. Undefined if it holds anything else than text. */
+function decodeText(written: string): string | undefined {
+  if (!written.includes("<")) return written.includes("&") ? written.replace(REFERENCE, readReference) : written;
+  let text = "";
+  for (const piece of written.matchAll(TITLE_PIECE)) {
+    if (piece[0] === "<") return undefined;
+    text += textOf(piece);
+  }
+  return text;
+}
+
+/** How much of a title as it is written makes up the first characters of its text. */
+function writtenLength(written: string, characters: number): number {
+  let left = characters;
+  for (const piece of written.matchAll(TITLE_PIECE)) {
+    const { 0: whole, 1: data, index } = piece;
+    const { length } = textOf(piece);
+    if (left > length) left -= length;
+    else if (left === 0) return index;
+    else if (data !== undefined) return index + "<![CDATA[".length + left;
+    else return index + (whole.startsWith("&") ? whole.length : left);
+  }
+  return written.length;
+}
+
+function textOf({ 0: whole, 1: data }: RegExpExecArray): string {
+  return data ?? (whole.startsWith("&") ? readReference(whole) : whole);
+}
+
+/** Bytes as UTF-8, or as Latin-1 if they are no valid UTF-8. */
+function decode(bytes: Buffer): string {
+  return bytes.toString(isUtf8(bytes) ? "utf8" : "latin1");
 }
 
 const ENTITIES: Record<string, string> = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'" };
 /** The character that a reference such as `&amp;`, `&#233;` or `&#xE9;` stands for. An unknown one stays as it is. */
 function readReference(reference: string): string {
+  const entity = ENTITIES[reference];
+  if (entity) return entity;
   const code = Number(/^&#(x?[\da-f]+);$/i.exec(reference)?.[1]!.replace(/^x/i, "0x"));
-  return code <= 0x10ffff ? String.fromCodePoint(code) : (ENTITIES[reference] ?? reference);
+  return code <= 0x10ffff ? String.fromCodePoint(code) : reference;
 }
 
 // ─── Proxy: a request comes in, goes to the backend, and its answer goes back ───────────────────────────────────────
 
-const SEARCH = /^\/\d{1,9}\/api$/;
 /** Nothing else reaches the backend. Its web page and its key stay private, also from `/api/v1/..%2f..%2f`. */
-const OTHER_ROUTES = /^\/(?:\d{1,9}\/download$|api\/v1\/(?!.*%(?:2[EeFf]|5[Cc]|25)).)/;
+const ROUTES = /^\/(?:\d{1,9}\/(?:api|download)$|api\/v1\/(?!.*%(?:2[EeFf]|5[Cc]|25)).)/;
+const SEARCH = /^\/\d{1,9}\/api$/;
 
 const NO_ROUTE = new Problem(
   "No such route: the proxy serves /health, /<id>/api, /<id>/download and /api/v1/; ask Prowlarr itself for anything else.",
   404,
 );
+const NO_TUNNEL = new Problem(
+  "The proxy opens no tunnel: it serves Prowlarr's addresses, and is no proxy for others.",
+  405,
+);
+/** What someone sees who opens the proxy's address in a browser. */
+const WELCOME = `This is language-tag-proxy ${version}. It runs, and there is nothing more to see here.
+
+Its address belongs into Prowlarr: Settings → Apps → Sonarr or Radarr → Prowlarr Server.
+`;
 
 /**
  * Serves until it is stopped.
@@ -593,20 +676,23 @@ async function handle(request: Request, server: Bun.Server<undefined>, config: C
   const started = performance.now();
   const { path, query } = targetOf(request, config);
   if (path === "/health") return Response.json({ status: "ok" });
+  if (path === "/" && request.headers.get("accept")?.includes("text/html"))
+    return new Response(WELCOME, { status: 404 });
 
   const isSearch = SEARCH.test(path);
   const line = () => describeRequest(request.method, path, isSearch ? query : "");
   const report = (outcome: string, level: keyof Log = "info") =>
     config.log[level]?.(`${line()} → ${outcome}, ${Math.round(performance.now() - started)} ms`);
   try {
-    if (!isSearch && !OTHER_ROUTES.test(path)) throw NO_ROUTE;
+    if (request.method === "CONNECT") throw NO_TUNNEL;
+    if (!ROUTES.test(path)) throw NO_ROUTE;
     const response = await forward(request, server, config, path + query, isSearch);
     if (isSearch && isFeed(request, response)) return await answerSearch(response, config.log, report);
     report(String(response.status));
     const onBreak = () => {
       if (!request.signal.aborted) config.log.warn(`${line()}: the backend broke off its answer`);
     };
-    return new Response(response.body && relay(response.body, onBreak), response);
+    return new Response(response.body && relay(response.body, { onBreak }), response);
   } catch (error) {
     const problem = request.signal.aborted ? new Problem("the client left", 499) : problemOf(error, config);
     report(`${problem.status}: ${problem.message.replace(/\.$/, "")}`, problem.status >= 500 ? "warn" : "info");
@@ -616,8 +702,10 @@ async function handle(request: Request, server: Bun.Server<undefined>, config: C
 
 /** A request's path, without dot segments and without the backend's URL base, and its query with the question mark. */
 function targetOf(request: Request, { urlBase }: Config): { path: string; query: string } {
-  // Bun puts the client's Host before the path. That may be missing, or one that no URL can hold (nas.1).
-  const { pathname, href } = new URL(request.url.replace(/^(?:https?:\/\/[^/]*)?/, "http://proxy"));
+  // Bun puts the client's Host before the path. That may be missing, or one that no URL can hold (nas.1). What is left
+  // then of a CONNECT is no path.
+  const rest = request.url.replace(/^https?:\/\/[^/]*/, "");
+  const { pathname, href } = URL.parse(rest.startsWith("/") ? `http://proxy${rest}` : "http://proxy/")!;
   // The backend's own links begin with its URL base, which `config.backend` adds again.
   const path = pathname.startsWith(`${urlBase}/`) ? pathname.slice(urlBase.length) : pathname;
   // `search` would drop a lone question mark.
@@ -635,12 +723,13 @@ function describeRequest(method: string, path: string, query: string): string {
 
 /** What a client may search by instead of text. */
 const SEARCH_IDS = words("tvdbid imdbid tmdbid tvmazeid rid traktid doubanid year");
+/** The text of a search, up to a key: if a client encodes its query twice, its key is in the text. */
+const SEARCH_TEXT = /^(?:(?!(?:x[-_]?)?api[-_]?key|passkey|token).){1,200}/is;
 /** `tvsearch "les revenants" S01E02`, `movie imdbid=tt0111161`, `tvsearch latest` for an RSS sync, `caps`. */
 function describeSearch(parameters: URLSearchParams): string {
   const value = (name: string, form: RegExp) => form.exec(parameters.get(name) ?? "")?.[0] ?? "";
   const type = value("t", /^(?:caps|search|tvsearch|movie|music|book)$/);
-  // If a client encodes its query twice, its key is in the text.
-  const text = value("q", /^(?:(?!api_?key).){1,200}/is);
+  const text = value("q", SEARCH_TEXT);
   const ids = SEARCH_IDS.map((name) => {
     const id = value(name, /^(?:tt)?\d{1,10}$/);
     return id && `${name}=${id}`;
@@ -652,11 +741,11 @@ function describeSearch(parameters: URLSearchParams): string {
   return [type, what || (type === "caps" ? "" : "latest")].filter(Boolean).join(" ");
 }
 
+/** Redirects are for the client to follow. The backend is on the home network: HTTP_PROXY is not meant for it. */
+const DIRECT = { redirect: "manual", proxy: false } as const;
 /** Names this very proxy in a `Via` header (RFC 9110, §7.6.3), so that a request that comes back is noticed. */
 const VIA = `language-tag-proxy-${crypto.randomUUID()}`;
 const LOOP = new Problem("BACKEND_URL is the proxy's own address: set it to Prowlarr's.", 508);
-/** Redirects are for the client to follow. The backend is on the home network: HTTP_PROXY is not meant for it. */
-const DIRECT = { redirect: "manual", proxy: false } as const;
 /** Sends the request on to the backend. The answer to a search comes back unpacked. */
 async function forward(
   request: Request,
@@ -666,33 +755,61 @@ async function forward(
   isSearch: boolean,
 ): Promise<Response> {
   if (request.headers.get("via")?.includes(VIA)) throw LOOP;
-  // Unlike AbortSignal.timeout, this can be called off once the answer has begun.
-  const slow = new AbortController();
-  const timer = setTimeout(() => slow.abort(new DOMException("", "TimeoutError")), config.timeout);
+  const patience = new Patience(config.timeout);
+  // The backend can't answer before it has the whole request, so its time begins then.
+  const body = request.body && relay(request.body, { onEnd: () => patience.begin() });
+  if (!body) patience.begin();
   try {
     const response = await fetch(config.backend + target, {
       method: request.method,
-      headers: forwardedHeaders(request, server, config),
-      body: request.body,
-      signal: AbortSignal.any([request.signal, slow.signal]),
+      headers: forwardedHeaders(request, server, config, isSearch),
+      body,
+      signal: AbortSignal.any([request.signal, patience.signal]),
       ...DIRECT,
-      decompress: isSearch,
+      decompress: false,
       // An answer that has begun may take as long as its client waits: Prowlarr streams whatever the indexer sends.
       timeout: false,
       // If the backend has closed a kept connection meanwhile, Bun asks again on a new one, but never with a body.
-      keepalive: request.method === "GET" || request.method === "HEAD",
+      keepalive: !body,
     });
+    if (response.status < 200 || response.status > 599)
+      throw new Problem(
+        `${config.backend} answered with status ${response.status}, which HTTP does not have: see its log.`,
+      );
     removeHopByHop(response.headers);
-    // `fetch` unpacks these itself, but leaves any other encoding as it is.
-    if (isSearch && /^(?:(?:x-)?gzip|deflate|br|zstd)$/i.test(response.headers.get("content-encoding") ?? ""))
-      for (const name of ["content-encoding", "content-length"]) response.headers.delete(name);
-    return response;
+    return isSearch && request.method !== "HEAD" ? unpacked(response, config) : response;
   } finally {
-    clearTimeout(timer);
+    patience.end();
   }
 }
 
-function forwardedHeaders(request: Request, server: Bun.Server<undefined>, { authorization }: Config): Headers {
+/** How long to wait for the backend. Unlike AbortSignal.timeout, it begins and ends when it is told to. */
+class Patience {
+  readonly #controller = new AbortController();
+  readonly signal = this.#controller.signal;
+  #timer: Timer | undefined;
+  #hasEnded = false;
+
+  /** @param limit in milliseconds */
+  constructor(private readonly limit: number) {}
+
+  begin(): void {
+    if (!this.#hasEnded)
+      this.#timer = setTimeout(() => this.#controller.abort(new DOMException("", "TimeoutError")), this.limit);
+  }
+
+  end(): void {
+    this.#hasEnded = true;
+    clearTimeout(this.#timer);
+  }
+}
+
+function forwardedHeaders(
+  request: Request,
+  server: Bun.Server<undefined>,
+  { authorization }: Config,
+  isSearch: boolean,
+): Headers {
   const headers = new Headers(request.headers);
   const host = headers.get("host");
   const address = server.requestIP(request)?.address.replace(/^::ffff:/, "");
@@ -704,6 +821,10 @@ function forwardedHeaders(request: Request, server: Bun.Server<undefined>, { aut
   if (host && !headers.has("x-forwarded-host")) headers.set("x-forwarded-host", host);
   if (!headers.has("x-forwarded-proto")) headers.set("x-forwarded-proto", "http");
   if (authorization && !headers.has("authorization")) headers.set("authorization", authorization);
+  // The feed has to be unpacked. Of what the clients accept, this is all that DecompressionStream undoes.
+  if (isSearch) headers.set("accept-encoding", "gzip");
+  // Bun would put its own there. Prowlarr tells its clients apart by the first one.
+  for (const name of ["user-agent", "accept"]) if (!headers.has(name)) headers.set(name, "");
   return headers;
 }
 
@@ -712,22 +833,45 @@ const HOP_BY_HOP = words(
 );
 /**
  * Removes hop-by-hop headers (RFC 9110, §7.6.1), those that `Connection` names, and Expect, which Bun answers itself.
- * Transfer-Encoding is left to Bun, which sets it as each side needs it, and reads from it that the answer to a HEAD
- * has no Content-Length.
+ * Transfer-Encoding is left to Bun, which sets it as each side needs it. Without it in a response, Bun would add a
+ * Content-Length of 0 to the answer to a HEAD.
  */
 function removeHopByHop(headers: Headers): void {
   const named = headers.get("connection")?.match(/[\w!#$%&'*+.^`|~-]+/g) ?? [];
   for (const name of [...HOP_BY_HOP, ...named]) headers.delete(name);
 }
 
-/** Passes a body on and reports if it breaks off: Bun would print the error itself, with the URL and its key. */
-async function* relay(body: ReadableStream<Uint8Array>, onBreak: () => void): AsyncGenerator<Uint8Array> {
+/**
+ * Passes a body on. If it breaks off, `onBreak` is called, because Bun would print the error itself, with the URL and
+ * its key.
+ */
+async function* relay(
+  body: ReadableStream<Uint8Array>,
+  { onEnd, onBreak }: { onEnd?: () => void; onBreak?: () => void },
+): AsyncGenerator<Uint8Array> {
   try {
     yield* body;
+    onEnd?.();
   } catch (error) {
-    onBreak();
+    onBreak?.();
     throw error;
   }
+}
+
+/** An answer to a search without its Content-Encoding. An unknown one is refused before the body is read. */
+function unpacked(response: Response, { backend }: Config): Response {
+  const { status, statusText, headers, body } = response;
+  const encodings = words((headers.get("content-encoding") ?? "").toLowerCase().replaceAll(",", " ").trim());
+  const [encoding = "", ...others] = encodings.filter((name) => name && name !== "identity");
+  headers.delete("content-encoding");
+  if (!encoding) return response;
+  const format = ({ gzip: "gzip", "x-gzip": "gzip", deflate: "deflate" } as const)[encoding];
+  if (!format || others.length > 0) {
+    body?.cancel();
+    throw new Problem(`${backend} packed its answer with ${encodings.join(", ")}: the proxy asked for gzip.`);
+  }
+  headers.delete("content-length");
+  return new Response(body?.pipeThrough(new DecompressionStream(format)), { status, statusText, headers });
 }
 
 function isFeed(request: Request, response: Response): boolean {
@@ -735,36 +879,48 @@ function isFeed(request: Request, response: Response): boolean {
   return response.status === 200 && request.method !== "HEAD" && /^[^;]*[/+]xml\b/i.test(type);
 }
 
+/** Headers that describe the very bytes of an answer: they are no longer true of a tagged one. */
+const OF_THE_BYTES = words("etag content-md5 digest content-digest repr-digest accept-ranges");
 /**
  * Bun collects garbage when there is more of it than of live data. The proxy has next to no live data, so this would be
  * every 14 searches. With this buffer it is every 40. The buffer takes no memory, because nobody touches it.
  */
 const BALLAST = new ArrayBuffer(6 * 1024 * 1024);
 /** A search response, read to its end and tagged. */
-async function answerSearch(response: Response, { debug }: Log, report: (outcome: string) => void): Promise<Response> {
+async function answerSearch(response: Response, log: Log, report: (outcome: string) => void): Promise<Response> {
   const feed = await readWhole(response);
-  const { pieces, items, french } = tagFeed(new Uint8Array(feed));
-  const tagged = french.filter(({ decision }) => decision.insert).length;
+  const titles: string[] = [];
+  const keepTitle = (title: string, decision: Decision) => void titles.push(describeTitle(title, decision));
+  const { pieces, items, tagged } = tagFeed(new Uint8Array(feed), log.debug && keepTitle);
   report(`200, ${items} items, ${tagged} tagged`);
-  for (const { title, decision } of french)
-    if (decision.insert) debug?.(`  ${title} → ${apply(title, decision)} (${decision.reason})`);
-    else debug?.(`  ${title} stays: ${decision.reason}`);
+  for (const line of titles) log.debug?.(line);
+  if (items > MOST_ITEMS) log.warn(`A feed has more than ${MOST_ITEMS} items, so it is passed on without tags.`);
 
-  // Bun 1.4.5 sends a direct stream in one piece, but any other body of an async handler in many small ones.
-  const body = new ReadableStream({
+  const source: Bun.DirectUnderlyingSource = {
     type: "direct",
-    pull(controller) {
+    async pull(controller) {
       for (const piece of pieces) controller.write(piece);
-      controller.end();
-      const isLarge = feed.byteLength > BALLAST.byteLength;
       // Nobody else has the feed's buffer, so its memory is freed for the next search. What else a feed larger than
       // BALLAST leaves is collected at once, too.
+      const isLarge = feed.byteLength > BALLAST.byteLength;
       feed.transfer(0);
       if (isLarge) Bun.gc(false);
+      // At `end` alone, SIGTERM would not wait until a slow client has read it all.
+      await controller.flush(true);
+      controller.end();
     },
-  });
+  };
   response.headers.delete("content-length");
+  if (tagged > 0) for (const name of OF_THE_BYTES) response.headers.delete(name);
+  // Bun 1.4.5 sends a direct stream in pieces of this size, and any other body of an async handler in many small ones,
+  // which takes half as long again.
+  const body = new ReadableStream(source as any, { highWaterMark: 256 * 1024 });
   return new Response(body, { headers: response.headers });
+}
+
+function describeTitle(title: string, decision: Decision): string {
+  if (!decision.insert) return `  ${title} stays: ${decision.reason}`;
+  return `  ${title} → ${apply(title, decision)} (${decision.reason})`;
 }
 
 /** In bytes. 100 releases are 160 KiB, and 5,000 are 8 MiB. */
@@ -777,8 +933,7 @@ async function readWhole(response: Response): Promise<ArrayBuffer> {
     await response.body?.cancel();
     throw TOO_LARGE;
   }
-  // A compressed body of --check still has its headers: that length says nothing about the size once unpacked.
-  if (length && !response.headers.has("content-encoding")) return await response.arrayBuffer();
+  if (length) return await response.arrayBuffer();
   const chunks: Uint8Array[] = [];
   let size = 0;
   for await (const chunk of response.body ?? []) {
@@ -790,21 +945,26 @@ async function readWhole(response: Response): Promise<ArrayBuffer> {
 }
 
 /** What a failed request to the backend means for the user. */
-function problemOf(error: unknown, { backend, timeout }: Config): Problem {
+function problemOf(error: unknown, { backend, timeout }: Pick<Config, "backend" | "timeout">): Problem {
   if (error instanceof Problem) return error;
-  const { name, code = "unknown" } = error as NodeJS.ErrnoException;
+  const { name, code = "" } = error as NodeJS.ErrnoException;
   if (name === "TimeoutError")
     return new Problem(
       `${backend} gave no answer within ${timeout / 1000} s: see its log, or raise BACKEND_TIMEOUT.`,
       504,
     );
-  if (/REFUSED|NOTFOUND|UNREACH|TIMEDOUT|EAI_/.test(code))
-    return new Problem(`${backend} can't be reached: check that it runs, and that BACKEND_URL is its address.`);
+  if (/REFUSED|NOTFOUND|UNREACH|TIMEDOUT|EAI_/.test(code)) {
+    const isLocal = /^https?:\/\/(?:localhost|127\.|\[::1\])/.test(backend);
+    const hint = isLocal ? " In a container, that address is the container itself." : "";
+    return new Problem(`${backend} can't be reached: check that it runs, and that BACKEND_URL is its address.${hint}`);
+  }
+  if (code === "EPROTO" || /SSL|TLS/.test(code))
+    return new Problem(`${backend} does not speak https: write http:// in BACKEND_URL.`);
   if (/CERT|SIGNATURE/.test(code))
     return new Problem(
       `The certificate of ${backend} is not trusted (${code}): use the host name in the certificate, or set NODE_EXTRA_CA_CERTS to its authority's file.`,
     );
-  return new Problem(`The answer from ${backend} broke off or was not HTTP (${code}): try again.`);
+  return new Problem(`The answer from ${backend} broke off or was not HTTP${code && ` (${code})`}: try again.`);
 }
 
 /** The answer to a failed request: JSON, or for a search an indexer's error document, because the client shows that. */
@@ -1037,14 +1197,13 @@ async function checkIndexer(config: Config, id: number): Promise<[hasLanguage: b
     const response = await askBackend(config, `/${id}/api?t=search`);
     if (!response.ok) return [false, `Prowlarr answers ${response.status} ${response.statusText}: its log says why`];
     const feed = Buffer.from(await readWhole(response));
-    const { items, french } = tagFeed(feed);
-    const tagged = french.filter(({ decision }) => decision.insert).length;
+    const { items, french, tagged } = tagFeed(feed);
     const parts = feed.toString("latin1").split("<item");
     const withLanguage = parts.filter((part) => LANGUAGE_ATTRIBUTE.test(part)).length;
     if (items === 0) return [false, "no releases"];
     const releases = `${String(items).padStart(3)} ${items === 1 ? "release" : "releases"}`;
     if (withLanguage === 0) return [false, `${releases}, none tells a language: the proxy can do nothing here`];
-    return [true, `${releases}, ${withLanguage} tell a language, ${french.length} French, ${tagged} to be tagged`];
+    return [true, `${releases}, ${withLanguage} tell a language, ${french} French, ${tagged} to be tagged`];
   } catch (error) {
     if ((error as Error).name === "TimeoutError") return [false, `no answer within ${config.timeout / 1000} s`];
     return [false, problemOf(error, config).message];
@@ -1058,7 +1217,8 @@ async function explainTitles(given: string[]): Promise<void> {
   if (titles.length === 0) throw new Problem('--title needs a title, such as --title "Show.S01E01.1080p.WEB-GRP".');
   for (const title of titles) {
     const decision = decide(title);
-    console.log(`${apply(title, decision)}\n  ${decision.reason}`);
+    print(apply(title, decision));
+    print(`  ${decision.reason}`);
   }
 }
 
