@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import http, { type IncomingHttpHeaders, type OutgoingHttpHeaders, type ServerResponse } from "node:http";
 import { connect, createServer, type AddressInfo, type Server, type Socket } from "node:net";
-import { hostname, networkInterfaces, tmpdir } from "node:os";
+import { networkInterfaces, tmpdir } from "node:os";
 import { text } from "node:stream/consumers";
 import zlib from "node:zlib";
 import { XMLParser, XMLValidator } from "fast-xml-parser";
@@ -1517,8 +1517,8 @@ describe.concurrent("a stranger's request", () => {
 
   test("is a 508 at once where BACKEND_URL is the proxy itself, and says so", async () => {
     const { port, ask } = clientOf(await freePort());
-    using proxy = run([], { BACKEND_URL: urlOf({ port }), BACKEND_API_KEY: "PROXYKEY", PORT: String(port) });
-    await until(() => /can't be listed: BACKEND_URL is the proxy's own address/.test(proxy.stdout()));
+    using _proxy = run([], { BACKEND_URL: urlOf({ port }), BACKEND_API_KEY: "PROXYKEY", PORT: String(port) });
+    await until(async () => !(await clientOf(port).refuses()));
     for (const path of ROUTES) {
       const answer = await ask(path);
       const sentence = sentenceIn(answer, path === "/3/api" ? "rss+xml" : "json");
@@ -1576,10 +1576,10 @@ describe.concurrent("the log", () => {
     const BACKEND_URL = urlOf(backend).replace("//", "//user:hunter2@");
     using proxy = await runningProxy({ BACKEND_URL, BACKEND_API_KEY: "PROXYKEY", LOG_LEVEL: "debug" });
     const lines = () => proxy.stdout().split("\n").slice(0, -1);
-    await until(() => lines().length === 2);
+    await until(() => lines().length === 1);
     const evil = encodeURIComponent('x"\r\nGET /3/api → 200\t\x1b[2J\x07\x00\x7f\x9b2J\u2028\u202e\u2069');
     const long = "x".repeat(7000);
-    const starts = ["language-tag-proxy", ""];
+    const starts = ["language-tag-proxy"];
     for (const [target, ...logged] of [
       [`/3/api?t=${evil}&q=${evil}&season=${evil}&tvdbid=${evil}`, "GET /3/api ", "  Show."],
       [`/3/api?t=${long}&q=${long}`, "GET /3/api ", "  Show."],
@@ -1705,8 +1705,18 @@ describe.concurrent("the program", () => {
 
   const BACKEND_URL = "http://127.0.0.1:9696";
   const WRONG: Record<string, [expected: string, ...values: (string | undefined)[]]> = {
-    BACKEND_URL: ["http://", undefined, " ", "prowlarr", "nas:9696", "ftp://u:hunter2@nas", "http://nas?k=hunter2"],
+    BACKEND_URL: [
+      "http://prowlarr:9696",
+      undefined,
+      " ",
+      "prowlarr",
+      "nas:9696",
+      "ftp://u:hunter2@nas",
+      "http://nas?k=hunter2",
+    ],
     BACKEND_API_KEY: ["letters and digits", "hunter2\u00e9", "hunter2 x"],
+    SONARR_API_KEY: ["letters and digits", "hunter2\u00e9", "hunter2 x"],
+    RADARR_API_KEY: ["letters and digits", "hunter2,hunter2 x"],
     PORT: ["1 to 65535", "0", "65536", "abc"],
     BACKEND_TIMEOUT: ["seconds", "0", "-1", "abc"],
     LOG_LEVEL: ["debug, info or warn", "loud", "a\nb"],
@@ -1718,10 +1728,19 @@ describe.concurrent("the program", () => {
     using proxy = run([], { BACKEND_URL, PORT: String(await freePort()), [name]: value });
     const { code, stdout, stderr } = await proxy.ended();
     expect([code, stdout]).toEqual([1, ""]);
-    expect(stderr).toMatch(new RegExp(`^${name} must be .*${expected}.*\\n$`));
+    expect(stderr).toMatch(new RegExp(`^${name} (?:must|is not set).*${expected}.*\\n$`));
     if (!/URL|KEY/.test(name)) expect(stderr).toContain(JSON.stringify(value));
     expect(stderr).not.toContain("hunter2");
   });
+
+  test.each([
+    ["", "is not set"],
+    ["nas:9696", "must begin with http://"],
+    ['"http://nas:9696"', "without quotation marks"],
+    ["http://nas:9696/?apikey=hunter2", "must end before the ?"],
+  ])("tells apart what is wrong with BACKEND_URL=%s: it %s", (BACKEND_URL, what) =>
+    expect(() => readConfig({ BACKEND_URL })).toThrow(what),
+  );
 
   test("tells in one line that its port is taken", async () => {
     using other = proxyTo(BACKEND_URL);
@@ -1737,69 +1756,20 @@ describe.concurrent("the program", () => {
     expect(config).toMatchObject({ port: 8080, timeout: 120_000, apiKey: "" });
   });
 
-  const indexer = (id: number, name: string) => ({ id, name });
-  const INDEXERS = [indexer(3, "Nom d'indexeur"), indexer(12, "a\nb\x1b[2J")];
-  const prowlarr = ({ url }: Received): Reply => {
-    if (!url.includes("/api/v1/")) return frenchFeed();
-    const body = url.endsWith("/indexer") ? INDEXERS : { appName: "Prowlarr", version: "2.3.6" };
-    return { headers: JSON_TYPE, body: JSON.stringify(body) };
-  };
-
-  test("tells at its start its version, its backend and each indexer's URL, and asks with its own key", async () => {
-    using backend = await backendThat(prowlarr);
+  test("tells at its start its version, its port and its backend, and asks nobody anything", async () => {
+    using backend = await backendThat(ok);
     const BACKEND_URL = `http://user:hunter2@127.0.0.1:${backend.port}/prowlarr/`;
     using proxy = await runningProxy({ BACKEND_URL, BACKEND_API_KEY: "PROXYKEY" });
-    await until(() => proxy.stdout().includes("12: a"));
-    expect(proxy.stdout().trimEnd().split("\n")).toEqual([
-      expect.stringContaining(` ${version} listens on port ${proxy.port}; backend: ${urlOf(backend)}/prowlarr`),
-      expect.stringContaining("Prowlarr 2.3.6"),
-      `  http://${hostname()}:${proxy.port}/3/  → 3: Nom d'indexeur`,
-      expect.stringMatching(new RegExp(`^  http://${hostname()}:${proxy.port}/12/  → 12: a[^\\x00-\\x1f]+$`)),
-    ]);
-    expect(backend.requests.map(({ url, headers }) => [url, headers["x-api-key"]]).sort()).toEqual([
-      ["/prowlarr/api/v1/indexer", "PROXYKEY"],
-      ["/prowlarr/api/v1/system/status", "PROXYKEY"],
-    ]);
-    expect(proxy.stdout()).not.toMatch(/PROXYKEY|hunter2/);
-  });
-
-  test("warns once of a backend that is away, serves, and lists the indexers when it has started", async () => {
-    const port = await freePort();
-    using proxy = await runningProxy({ BACKEND_URL: secretUrlOf({ port }), BACKEND_API_KEY: "PROXYKEY" });
-    await until(() => /^.+\nProwlarr gives no answer yet.*can't be reached.*\n$/.test(proxy.stdout()));
-    // It tries again more than once, and says so once.
-    await Bun.sleep(3000);
-    let starting = 2;
-    using _backend = await backendThat((request) => (starting-- > 0 ? { status: 503 } : prowlarr(request)), port);
-    await until(() => proxy.stdout().includes(`:${proxy.port}/12/  → 12: a`));
-    expect((await proxy.ask("/3/api")).text).toBe(TAGGED_FEED);
-    expect(proxy.stdout().match(/no answer yet/g)).toHaveLength(1);
-    expect(proxy.stdout() + proxy.stderr()).not.toMatch(/PROXYKEY|hunter2/);
-  });
-
-  test.each([
-    ["refuses its key", { status: 401 }, /^.*BACKEND_API_KEY.*\n$/],
-    ["is under another path", { status: 307, headers: { location: "/prowlarr/api/v1/x" } }, /^.*BACKEND_URL.*\n$/],
-    ["is something else", { headers: HTML, body: "<html>" }, /^.*(?:can't be listed|BACKEND_URL).*\n$/],
-    ["has no list", { headers: JSON_TYPE, body: "null" }, /^.*(?:can't be listed|BACKEND_URL).*\n$/],
-  ])("warns once of a backend that %s, and serves", async (_, reply: Reply, warning) => {
-    using backend = await backendThat(({ url }) => (url.includes("/api/v1") ? reply : frenchFeed()));
-    const env = { BACKEND_API_KEY: "PROXYKEY", LOG_LEVEL: "warn" };
-    using proxy = await runningProxy({ ...env, BACKEND_URL: secretUrlOf(backend) });
-    await until(() => proxy.stdout().includes("\n"));
-    const asked = backend.requests.length;
-    expect((await proxy.ask("/3/api")).text).toBe(TAGGED_FEED);
-    await Bun.sleep(5000);
-    expect(backend.requests).toHaveLength(asked + 1);
-    expect([proxy.stdout(), proxy.stderr()]).toEqual([expect.stringMatching(warning), ""]);
-    expect(proxy.stdout()).not.toMatch(/PROXYKEY|hunter2|no answer yet/);
+    await Bun.sleep(300);
+    const line = `language-tag-proxy ${version} listens on port ${proxy.port}; backend: ${urlOf(backend)}/prowlarr\n`;
+    expect([proxy.stdout(), proxy.stderr(), backend.requests]).toEqual([line, "", []]);
   });
 
   const TITLES = ["Show.S01E01.1080p.WEB-GRP", "L'été.2019.FRENCH.1080p.BluRay-GRP"];
   const TAGGED = /^Show\.S01E01\.MULTi\.VFF\.1080p\.WEB-GRP\n .*"1080p".*\n/;
   const STAYS = /\nL'été\.2019\.FRENCH\.1080p\.BluRay-GRP\n .*already French.*\n$/;
   const NAMES = words(
-    "--check --demo --title --health --version BACKEND_URL BACKEND_API_KEY PORT BACKEND_TIMEOUT LOG_LEVEL",
+    "--check --demo --title --health --version BACKEND_URL BACKEND_API_KEY SONARR_API_KEY RADARR_API_KEY PORT BACKEND_TIMEOUT LOG_LEVEL",
   );
   test.each([
     ["--help", "names every option and every variable", "", NAMES.map((name) => new RegExp(name))],
@@ -1960,12 +1930,12 @@ SAAwRQIhAJ5danMdfkQ0O4jnoAn2t3kj1138UAItm1sLCeRQwCCLAiAcHRyQbDqdORWds957SXclsfvp
 });
 
 describe.concurrent("--check", () => {
-  /** So many releases, of which so many tell a language and so many are French, five of them already in their title. */
-  const releases = (size: number, telling: number, french: number) =>
+  /** So many releases, of which so many report a language and so many are French, five of them already in their title. */
+  const releases = (size: number, reporting: number, french: number) =>
     searchResponse(
       ...Array.from({ length: size }, (_, n) => {
         const title = `Show.S01E${n}.${n < 5 ? "VFF." : ""}1080p.WEB-GRP`;
-        return n < telling ? item(title, n < french ? "French" : "English") : item(title);
+        return n < reporting ? item(title, n < french ? "French" : "English") : item(title);
       }),
     );
   const feeds: Record<string, string> = {
@@ -1973,115 +1943,487 @@ describe.concurrent("--check", () => {
     "/5/api": releases(60, 0, 0),
     "/9/api": releases(0, 0, 0),
   };
+  const json = (body: unknown, status = 200): Reply => ({ status, headers: JSON_TYPE, body: JSON.stringify(body) });
 
-  /** A backend that plays Prowlarr; the applications have these addresses and sync levels. */
-  const prowlarrWith = (
-    applications: [name: string, address: string, syncLevel: string][],
-    ids = [3, 5, 7, 8, 9, 11],
-  ) =>
+  /** An application of Prowlarr's: its "Prowlarr Server", its own address and its sync level. */
+  type Application = { name: string; server?: string; address?: string; syncLevel?: string };
+  const LIDARR: Application = { name: "Lidarr", server: "http://x", syncLevel: "disabled" };
+
+  /** A backend that plays Prowlarr. Indexer 7 is silent, 8 has too many requests, 11 is disabled, 12 has no name. */
+  const prowlarrWith = (applications: Application[], ids = [3, 5, 7, 8, 9, 11, 12]) =>
     backendThat(({ url, headers }) => {
       const { pathname } = new URL(url, "http://x");
-      const answer = (body: unknown) => ({ headers: JSON_TYPE, body: JSON.stringify(body) });
       if (headers["x-api-key"] !== "PROXYKEY") return { status: 401 };
-      if (pathname === "/api/v1/system/status") return answer({ appName: "Prowlarr", version: "2.3.6" });
+      if (pathname === "/api/v1/system/status") return json({ appName: "Prowlarr", version: "2.3.6" });
       if (pathname === "/api/v1/applications")
-        return answer(
-          [...applications, ["Lidarr", "http://x", "disabled"] as const].map(([name, value, syncLevel]) => {
-            const fields = [{ name: "baseUrl" }, { name: "prowlarrUrl", value }];
-            return { name, implementation: name.split(" ")[0], syncLevel, fields };
+        return json(
+          [...applications, LIDARR].map(({ name, server, address, syncLevel = "fullSync" }) => {
+            const fields = [
+              { name: "prowlarrUrl", value: server },
+              { name: "baseUrl", value: address },
+              { name: "apiKey", value: "********" },
+            ];
+            return { name, implementation: name.split(" ")[0], syncLevel, ...(server && { fields }) };
           }),
         );
       if (pathname === "/api/v1/indexer")
-        return answer(ids.map((id) => ({ id, name: `Indexer ${id}`, enable: id !== 11 })));
+        return json(ids.map((id) => ({ id, ...(id < 12 && { name: `Indexer ${id}` }), enable: id !== 11 })));
       if (pathname === "/8/api")
         return { status: 429, headers: XML, body: '<error code="900" description="SECRETKEY"/>' };
       if (pathname in feeds) return { headers: XML, body: feeds[pathname]! };
       return pathname === "/7/api" ? undefined : { status: 404 };
     });
 
+  /** Custom formats as French users have them, and what a title must hold for each. */
+  const FORMATS: Record<string, (title: string) => boolean> = {
+    VFF: (title) => /\bVFF\b/.test(title),
+    "no French": (title) => !/\b(?:VFF|FRENCH)\b/.test(title),
+    MULTi: (title) => /\bMULTi\b/.test(title),
+    // TRaSH's: the original language, French, and the word MULTi.
+    "Original + French": (title) =>
+      /\bEnglish\b/.test(title) && /\b(?:VFF|FRENCH)\b/.test(title) && /MULTi/.test(title),
+    "Original alone": (title) => /\bEnglish\b/.test(title) && !/\b(?:VFF|FRENCH)\b/.test(title),
+  };
+  const FORMAT_NAMES = Object.keys(FORMATS);
+
+  type Profile = { name?: string; language?: { id: number; name: string } } & Record<string, unknown>;
+  /** A quality profile with these scores. */
+  const profile = (scores: Record<string, number>, rest: Profile = {}) => ({
+    name: "HD",
+    upgradeAllowed: true,
+    cutoffFormatScore: 10_000,
+    minUpgradeFormatScore: 1,
+    formatItems: FORMAT_NAMES.map((name, format) => ({ name, format, score: scores[name] ?? 0 })),
+    ...rest,
+  });
+
+  type Library = { title: string; year: number; originalLanguage: { id: number; name: string } }[];
+  const LIBRARY: Library = [
+    { title: "Les Revenants", year: 2012, originalLanguage: { id: 2, name: "French" } },
+    { title: "Nobody's: Show", year: 2011, originalLanguage: { id: 0, name: "Unknown" } },
+    { title: "Grey's Anatomy", year: 2005, originalLanguage: { id: 1, name: "English" } },
+  ];
+  /** A backend that plays Sonarr or Radarr: what it answers to a resource, other than here, stands in `answers`. */
+  const clientWith = (key: string, addresses: string[], answers: Record<string, unknown> = {}, library = LIBRARY) =>
+    backendThat(({ method, url, headers }) => {
+      const { pathname, searchParams } = new URL(url, "http://x");
+      const resource = `${method} ${pathname.replace("/api/v3/", "")}`;
+      if (headers["x-api-key"] !== key) return { status: 401 };
+      if (resource in answers)
+        return typeof answers[resource] === "number" ? { status: answers[resource] } : json(answers[resource]);
+      const indexers = addresses.map((value, n) => ({
+        id: n + 1,
+        name: `NZB ${n + 1} (Prowlarr)`,
+        enableRss: n !== 9,
+        enableAutomaticSearch: false,
+        enableInteractiveSearch: false,
+        fields: [
+          { name: "apiPath", value: "/api" },
+          { name: "baseUrl", value },
+        ],
+      }));
+      if (resource === "GET system/status") return json({ appName: "Sonarr", version: "4.0.16" });
+      if (resource === "GET indexer") return json(indexers);
+      if (resource === "POST indexer/testall")
+        return json(indexers.map(({ id }) => ({ id, isValid: true, validationFailures: [] })));
+      if (resource === "GET qualityprofile") return json([profile({ VFF: 1800 }, { minUpgradeFormatScore: 1801 })]);
+      if (resource === "GET series" || resource === "GET movie") return json(library);
+      if (resource !== "GET parse") return { status: 404 };
+      const title = searchParams.get("title")!;
+      const ids = FORMAT_NAMES.keys().filter((id) => FORMATS[FORMAT_NAMES[id]!]!(title));
+      return json({ title, customFormats: [...ids].map((id) => ({ id })) });
+    });
+
   const check = async (backend: { port: number }, port: number, env: Record<string, string> = {}) => {
     const BACKEND_URL = `http://user:hunter2@127.0.0.1:${backend.port}`;
     using proxy = run(["--check"], { BACKEND_URL, BACKEND_API_KEY: "PROXYKEY", PORT: String(port), ...env });
     const { code, stdout, stderr } = await proxy.ended();
-    expect(stdout + stderr).not.toMatch(/PROXYKEY|hunter2|SECRETKEY/);
+    expect(stdout + stderr).not.toMatch(/PROXYKEY|hunter2|SECRETKEY|SONARRKEY/);
     expect(stderr).toBe("");
-    return { code, lines: stdout.trimEnd().split("\n") };
+    const lines = stdout.trimEnd().split("\n");
+    return { code, lines, faults: lines.filter((line) => line.startsWith("✗")) };
+  };
+
+  /** The lines of a check of one Sonarr (or Radarr) whose indexers have these addresses. */
+  const checkOne = async (
+    {
+      name = "Sonarr",
+      addresses = ["PROXY/3/", "PROXY/5/"],
+      answers = {},
+      library = LIBRARY,
+      ids = [3],
+      ...rest
+    }: {
+      name?: string;
+      addresses?: string[];
+      answers?: Record<string, unknown>;
+      library?: Library;
+      ids?: number[];
+      server?: string;
+      syncLevel?: string;
+    } = {},
+    env: Record<string, string> = { SONARR_API_KEY: "SONARRKEY", RADARR_API_KEY: "SONARRKEY" },
+  ) => {
+    using proxy = proxyTo("http://127.0.0.1:1");
+    using other = await backendThat(() => ({ status: 404 }));
+    const filled = (text: string) =>
+      text
+        .replace("PROXY", urlOf(proxy))
+        .replace("OTHER", urlOf(other))
+        .replace("AWAY", "http://language-tag-proxy.invalid:8080");
+    using client = await clientWith("SONARRKEY", addresses.map(filled), answers, library);
+    using backend = await prowlarrWith(
+      [{ name, address: urlOf(client), ...rest, server: filled(rest.server ?? "PROXY") }],
+      ids,
+    );
+    const { code, lines, faults } = await check(backend, proxy.port, env);
+    const shown = (line: string) =>
+      line.replaceAll(urlOf(proxy), "PROXY").replaceAll(urlOf(other), "OTHER").replaceAll(urlOf(client), "CLIENT");
+    const titles = client.requests.map(({ url }) => new URL(url, "http://x").searchParams.get("title")).filter(Boolean);
+    const changes = client.requests.filter(({ method, url }) => method !== "GET" && !url.endsWith("/indexer/testall"));
+    expect(changes).toEqual([]);
+    return { code, lines: lines.map(shown), faults: faults.map(shown), titles };
   };
 
   // To --check, 127.0.0.1 may be another system's.
   const reachable = (server: { port: number }) => `http://0.0.0.0:${server.port}`;
 
-  test("looks at the proxy, Prowlarr, Sonarr, Radarr and each indexer, and says what to mend", async () => {
+  test("without the clients' keys says what Prowlarr gives them, and what is not seen", async () => {
     using server = proxyTo("http://127.0.0.1:1");
     const right = reachable(server);
     using other = await backendThat(() => ({ status: 404 }));
     using backend = await prowlarrWith([
-      ["Sonarr", `${right}/`, "fullSync"],
-      ["Radarr", urlOf(other), "fullSync"],
-      ["Sonarr 4K", right, "addOnly"],
-      ["Radarr 4K", "http://user:SECRETKEY@language-tag-proxy.invalid:8080", "fullSync"],
-      ["Sonarr anime", urlOf(server), "fullSync"],
-      ["Radarr anime", "nas:9797", "fullSync"],
+      { name: "Sonarr", server: `${right}/` },
+      { name: "Radarr", server: urlOf(other) },
+      { name: "Sonarr 4K", server: right, syncLevel: "addOnly" },
+      { name: "Radarr 4K", server: "http://user:SECRETKEY@language-tag-proxy.invalid:8080" },
+      { name: "Sonarr anime", server: urlOf(server) },
+      { name: "Radarr anime", server: "nas:9797" },
+      { name: "Sonarr without fields" },
     ]);
     const { code, lines } = await check(backend, server.port, { BACKEND_TIMEOUT: "1" });
     const start = lines.indexOf("The latest releases of each indexer:");
-    expect(lines.slice(0, start)).toEqual([
+    const gives = lines.slice(0, start).filter((line) => !line.includes("_API_KEY, and the check sees"));
+    expect(gives).toEqual([
       `✓ The proxy answers on port ${server.port}.`,
       `✓ Prowlarr 2.3.6 at ${urlOf(backend)} accepts BACKEND_API_KEY.`,
-      `✓ Sonarr asks ${right}, Full Sync.`,
-      `✗ Radarr asks ${urlOf(other)}, which is not the proxy: set "Prowlarr Server" to the proxy's address (Prowlarr → Settings → Apps → Radarr), then press Sync App Indexers.`,
-      expect.stringMatching(/^✗ Sonarr 4K asks .* "Sync Level" to Full Sync .*Sync App Indexers\.$/),
+      `✓ Prowlarr gives Sonarr the address ${right}, Full Sync.`,
+      `✗ Prowlarr gives Radarr the address ${urlOf(other)}, which is not the proxy: set "Prowlarr Server" to the proxy's address (Prowlarr → Settings → Apps → Radarr), then press Sync App Indexers.`,
       expect.stringMatching(
-        /^\? Radarr 4K asks http:..language-tag-proxy.invalid:8080, which can't be reached from here/,
+        /^✗ Prowlarr gives Sonarr 4K the address .* "Sync Level" to Full Sync .*Sync App Indexers\.$/,
       ),
-      expect.stringMatching(/^\? Sonarr anime asks .*only if Sonarr anime runs on this system and not in a container/),
-      expect.stringMatching(/^✗ Radarr anime has no address that begins with http:/),
+      expect.stringMatching(
+        /^\? Prowlarr gives Radarr 4K the address http:..language-tag-proxy.invalid:8080, which can't be/,
+      ),
+      expect.stringMatching(/^\? Prowlarr gives Sonarr anime .*only if Sonarr anime runs on this system and not in a/),
+      expect.stringMatching(/^✗ Prowlarr gives Radarr anime no address that begins with http:/),
+      expect.stringMatching(/^✗ Prowlarr gives Sonarr without fields no address that begins with http:/),
     ]);
-    // Each line comes as soon as it is known: the silent indexer's comes last. The disabled one is left out.
-    expect(lines.slice(start + 1, -1).sort()).toEqual([
-      "  3  Indexer 3  100 releases, 92 tell a language, 14 French, 9 to be tagged",
-      "  5  Indexer 5   60 releases, none tells a language: the proxy can do nothing here",
-      "  7  Indexer 7  no answer within 1 s",
-      "  8  Indexer 8  Prowlarr answers 429 Too Many Requests: its log says why",
-      "  9  Indexer 9  no releases",
+    const keys = lines.filter((line) => line.includes("_API_KEY, and the check sees"));
+    expect(keys.map((line) => /^\? (.*): set (\w+), and/.exec(line)!.slice(1, 3))).toEqual([
+      ["Sonarr", "SONARR_API_KEY"],
+      ["Radarr", "RADARR_API_KEY"],
+      ["Sonarr 4K", "SONARR_API_KEY"],
+      ["Radarr 4K", "RADARR_API_KEY"],
+      ["Sonarr anime", "SONARR_API_KEY"],
+      ["Radarr anime", "RADARR_API_KEY"],
+      ["Sonarr without fields", "SONARR_API_KEY"],
     ]);
-    expect(lines.at(-2)).toContain("Indexer 7");
-    expect([code, lines.at(-1)]).toEqual([1, "✗ 3 things to mend."]);
-    // It asks for what it needs to know, and changes nothing.
-    expect(backend.requests.every(({ method }) => method === "GET")).toBe(true);
-    expect(backend.requests.map(({ url }) => url).filter((url) => url.startsWith("/3/"))).toEqual(["/3/api?t=search"]);
+    // Prowlarr's order. The disabled indexer is left out.
+    expect(lines.slice(start + 1)).toEqual([
+      "   3  Indexer 3   100 releases, 92 report a language, 14 French, 9 to be tagged",
+      "   5  Indexer 5    60 releases, none reports a language: the proxy can do nothing here",
+      "   7  Indexer 7   no answer within 1 s",
+      "   8  Indexer 8   Prowlarr answers 429 Too Many Requests: its log says why",
+      "   9  Indexer 9   no releases",
+      "  12  indexer 12  Prowlarr answers 404 Not Found: its log says why",
+      "✓ 1 of 6 report languages.",
+      "✗ 4 things to fix.",
+    ]);
+    expect(code).toBe(1);
   });
 
-  test("is well where the clients ask the proxy and an indexer tells languages", async () => {
-    using server = proxyTo("http://127.0.0.1:1");
-    using backend = await prowlarrWith([["Radarr", reachable(server), "fullSync"]], [3, 5]);
-    const { code, lines } = await check(backend, server.port);
-    expect([code, lines.at(-1)]).toEqual([0, "✓ All is well."]);
+  test("with the clients' keys says that all is well, where all is", async () => {
+    const { code, lines } = await checkOne();
+    expect([code, ...lines.slice(2)]).toEqual([
+      0,
+      "✓ Sonarr 4.0.16 asks the proxy for all of its 2 indexers, and gets answers.",
+      '✓ Sonarr, profile "HD": the tag brings 1800 points, and no release is downloaded twice for them.',
+      "The latest releases of each indexer:",
+      "  3  Indexer 3  100 releases, 92 report a language, 14 French, 9 to be tagged",
+      "✓ 1 of 1 report languages.",
+      "✓ All is well.",
+    ]);
   });
 
-  test("is not sure where an application's address means another system to it, or can't be reached", async () => {
-    using server = proxyTo("http://127.0.0.1:1");
-    using backend = await prowlarrWith([["Radarr", `http://localhost:${server.port}`, "fullSync"]], [3]);
-    const { code, lines } = await check(backend, server.port);
-    expect([code, lines.at(-1)]).toEqual([0, "? Nothing to mend, but make sure of what is marked with ?."]);
+  const wrongTests = [
+    { id: 1, isValid: true, validationFailures: [] },
+    {
+      id: 2,
+      isValid: false,
+      validationFailures: [{ errorMessage: "Connection refused (http://x:1/5/api?apikey=SECRETKEY&t=caps)" }],
+    },
+  ];
+  type One = Parameters<typeof checkOne>[0];
+  test.each<[what: string, one: One, ...expected: string[]]>([
+    [
+      "an indexer that still asks Prowlarr",
+      { addresses: ["PROXY/3/", "OTHER/5/", "https://api.indexer.test"] },
+      "✗ Sonarr asks OTHER/5/ for NZB 2 (Prowlarr), which is not the proxy: press Sync App Indexers in Prowlarr.",
+    ],
+    [
+      "the same without Full Sync",
+      { addresses: ["PROXY/3/", "OTHER/5/"], syncLevel: "addOnly" },
+      '✗ Sonarr asks OTHER/5/ for NZB 2 (Prowlarr), which is not the proxy: set "Sync Level" to Full Sync (Prowlarr → Settings → Apps → Sonarr), then press Sync App Indexers in Prowlarr.',
+    ],
+    [
+      "Prowlarr's own address in Prowlarr",
+      { addresses: ["PROXY/3/", "OTHER/5/"], server: "OTHER" },
+      '✗ Prowlarr gives Sonarr the address OTHER, which is not the proxy: set "Prowlarr Server" to the proxy\'s address (Prowlarr → Settings → Apps → Sonarr), then press Sync App Indexers.',
+    ],
+    [
+      "an indexer that the client gets no answer from",
+      { answers: { "POST indexer/testall": wrongTests } },
+      "✗ Sonarr gets no answer from PROXY/5/ for NZB 2 (Prowlarr): Connection refused (http://x:1/5/api?apikey=…&t=caps)",
+    ],
+    [
+      "no indexer of Prowlarr's",
+      { addresses: ["https://api.indexer.test"] },
+      "✗ Sonarr has no indexer of Prowlarr's: press Sync App Indexers in Prowlarr.",
+    ],
+    ["an address that is set by hand, and a Sync Level that leaves it", { server: "OTHER", syncLevel: "addOnly" }],
+    ["addresses that only the client can reach", { addresses: ["AWAY/3/"], server: "AWAY" }],
+    [
+      "an indexer that is no longer in use",
+      { addresses: [...Array.from({ length: 9 }, () => "PROXY/3/"), "OTHER/5/"] },
+    ],
+  ])("sees whom the client asks: %s", async (_, one, ...expected) => {
+    const { code, faults, lines } = await checkOne(one);
+    const sum = expected.length ? [expect.stringMatching(/^✗ 1 thing to fix/)] : [];
+    expect([code, faults]).toEqual([expected.length, [...expected, ...sum]]);
+    if (expected.length === 0)
+      expect(lines.filter((line) => /asks the proxy for all of its \d+ indexers/.test(line))).toHaveLength(1);
+  });
+
+  const REPEATS = "or the same release is downloaded again and again.";
+  const ONCE = "and no release is downloaded twice for them.";
+  const LANGUAGE = (id: number, name: string) => ({ minUpgradeFormatScore: 1801, language: { id, name } });
+  const TRASH = { "Original + French": 500, MULTi: 0 };
+  test.each<[what: string, client: string, scores: Record<string, number>, rest: Profile, ...expected: string[]]>([
+    ["1800 for VFF", "Sonarr", { VFF: 1800 }, {}, `✗ brings 1800 points: set Increment to 1801 (now 1), ${REPEATS}`],
+    [
+      "one too few",
+      "Radarr",
+      { VFF: 1800 },
+      { minUpgradeFormatScore: 1800 },
+      `✗ brings 1800 points: set Increment to 1801 (now 1800), ${REPEATS}`,
+    ],
+    ["enough", "Sonarr", { VFF: 1800 }, { minUpgradeFormatScore: 1801 }, `✓ brings 1800 points, ${ONCE}`],
+    [
+      "a format that takes points without French",
+      "Sonarr",
+      { VFF: 1800, "no French": -10000 },
+      {},
+      `✗ brings 1800 points: set Increment to 1801 (now 1), ${REPEATS}`,
+    ],
+    ["TRaSH's scores", "Sonarr", TRASH, {}, `✗ brings 500 points: set Increment to 501 (now 1), ${REPEATS}`],
+    [
+      "TRaSH's scores, one too few",
+      "Radarr",
+      TRASH,
+      { minUpgradeFormatScore: 500 },
+      `✗ brings 500 points: set Increment to 501 (now 500), ${REPEATS}`,
+    ],
+    ["TRaSH's scores, enough", "Radarr", TRASH, { minUpgradeFormatScore: 501 }, `✓ brings 500 points, ${ONCE}`],
+    [
+      "TRaSH's scores with VFF",
+      "Sonarr",
+      { ...TRASH, VFF: 101 },
+      {},
+      `✗ brings 601 points: set Increment to 602 (now 1), ${REPEATS}`,
+    ],
+    [
+      "a gain without the original language alone",
+      "Sonarr",
+      { VFF: 1, "Original + French": -5 },
+      {},
+      `✗ brings 1 point: set Increment to 2 (now 1), ${REPEATS}`,
+    ],
+    ["no upgrades", "Sonarr", { VFF: 1800 }, { upgradeAllowed: false }, `✓ brings 1800 points, ${ONCE}`],
+    [
+      "a file that has all it needs",
+      "Sonarr",
+      { VFF: 1800 },
+      { cutoffFormatScore: 0 },
+      `✓ brings 1800 points, ${ONCE}`,
+    ],
+    [
+      "a client without the setting",
+      "Radarr",
+      { VFF: 1800 },
+      { minUpgradeFormatScore: undefined },
+      `✗ brings 1800 points, and this Radarr has no Increment: update Radarr, ${REPEATS}`,
+    ],
+    ["Radarr's language Any", "Radarr", { VFF: 1800 }, LANGUAGE(-1, "Any"), `✓ brings 1800 points, ${ONCE}`],
+    ["Radarr's language French", "Radarr", { VFF: 1800 }, LANGUAGE(2, "French"), `✓ brings 1800 points, ${ONCE}`],
+    [
+      "Radarr's language Original",
+      "Radarr",
+      { VFF: 1800 },
+      LANGUAGE(-2, "Original"),
+      `✓ brings 1800 points, ${ONCE}`,
+      "✗ set Language to Any or French (now Original), or a release that its indexer calls French alone is rejected.",
+    ],
+    ["a profile without points beside one with points", "Sonarr", {}, { name: "SD" }],
+  ])("sees what the tag brings in a profile: %s", async (_, name, scores, rest, ...expected) => {
+    const other = profile({ VFF: 5 }, { name: "other", minUpgradeFormatScore: 6 });
+    const { lines } = await checkOne({ name, answers: { "GET qualityprofile": [profile(scores, rest), other] } });
+    const found = lines.filter((line) => line.includes('profile "') && !line.includes('"other"'));
+    const written = expected.map((line) =>
+      line
+        .replace(
+          /^(.) (brings|set Lang)/,
+          (_, mark, word) => `${mark} ${name}, profile "HD": ${word === "brings" ? "the tag brings" : word}`,
+        )
+        .replace("Increment", "Minimum Custom Format Score Increment"),
+    );
+    expect(found).toEqual(written);
+  });
+
+  test("asks about a series or movie of the user's own that is neither French nor unknown", async () => {
+    const sonarr = await checkOne();
+    expect(sonarr.titles.sort()).toEqual([
+      "Grey.s.Anatomy.S01E01.FRENCH.1080p.WEB.H264-GRP",
+      "Grey.s.Anatomy.S01E01.FRENCH.English.1080p.WEB.H264-GRP",
+      "Grey.s.Anatomy.S01E01.MULTi.VFF.1080p.WEB.H264-GRP",
+      "Grey.s.Anatomy.S01E01.MULTi.VFF.English.1080p.WEB.H264-GRP",
+    ]);
+    const radarr = await checkOne({ name: "Radarr" });
+    expect(radarr.titles).toContain("Grey.s.Anatomy.2005.MULTi.VFF.English.1080p.WEB.H264-GRP");
+    const empty = await checkOne({ library: [] });
+    expect(empty.titles.sort()).toEqual([
+      "Name.S01E01.FRENCH.1080p.WEB.H264-GRP",
+      "Name.S01E01.MULTi.VFF.1080p.WEB.H264-GRP",
+    ]);
+  });
+
+  test.each<[what: string, one: One, env: Record<string, string>, code: number, line: string]>([
+    [
+      "no points anywhere",
+      { answers: { "GET qualityprofile": [profile({})] } },
+      { SONARR_API_KEY: "SONARRKEY" },
+      1,
+      "✗ Sonarr: the tag brings no points in any quality profile: give the format VFF a score (Settings → Profiles).",
+    ],
+    [
+      "a wrong key",
+      {},
+      { SONARR_API_KEY: "wrong" },
+      1,
+      "✗ Sonarr: CLIENT refuses SONARR_API_KEY: copy the key from Sonarr → Settings → General.",
+    ],
+    [
+      "the second of two keys",
+      {},
+      { SONARR_API_KEY: "wrong, SONARRKEY" },
+      0,
+      "✓ Sonarr 4.0.16 asks the proxy for all of its 2 indexers, and gets answers.",
+    ],
+    [
+      "a fault in one resource",
+      { answers: { "GET qualityprofile": 500 } },
+      { SONARR_API_KEY: "SONARRKEY" },
+      0,
+      "? Sonarr: CLIENT answers 500 to qualityprofile: see its log.",
+    ],
+    [
+      "a fault in its indexers",
+      { answers: { "GET indexer": 500 } },
+      { SONARR_API_KEY: "SONARRKEY" },
+      0,
+      "? Sonarr: CLIENT answers 500 to indexer: see its log.",
+    ],
+    [
+      "a fault in its test",
+      { answers: { "POST indexer/testall": 500 } },
+      { SONARR_API_KEY: "SONARRKEY" },
+      0,
+      "? Sonarr: CLIENT answers 500 to indexer/testall: see its log.",
+    ],
+    [
+      "a client that is still starting",
+      { answers: { "GET system/status": 503 } },
+      { SONARR_API_KEY: "SONARRKEY" },
+      0,
+      "? Sonarr: CLIENT is still starting: try again in a minute.",
+    ],
+  ])("says in one line what it could not see, and goes on: %s", async (_, one, env, code, line) => {
+    const found = await checkOne(one, env);
+    expect(found.lines).toContain(line);
+    expect(found.code).toBe(code);
+    expect(found.lines).toContain("✓ 1 of 1 report languages.");
+  });
+
+  test("where nobody knows the proxy yet is a first look, and no fault", async () => {
+    using other = await backendThat(() => ({ status: 404 }));
+    using backend = await prowlarrWith([{ name: "Sonarr", server: urlOf(other) }], [3, 5]);
+    const { code, lines, faults } = await check(backend, 1);
+    expect([code, faults]).toEqual([0, []]);
+    expect(lines.slice(-2)).toEqual([
+      '? The proxy is not in use yet. To use it, set "Prowlarr Server" to the proxy\'s address (Prowlarr → Settings → Apps), then press Sync App Indexers in Prowlarr.',
+      "? Nothing to fix, but see the lines with ?.",
+    ]);
+    expect(lines).toContain("✓ 1 of 2 report languages.");
+  });
+
+  test("with a wrong increment, a profile in Original and an indexer that still asks Prowlarr has three lines", async () => {
+    const HD = profile({ VFF: 1800 }, { language: { id: -2, name: "Original" } });
+    const { faults } = await checkOne({
+      name: "Radarr",
+      addresses: ["PROXY/3/", "OTHER/5/"],
+      answers: { "GET qualityprofile": [HD] },
+    });
+    expect(faults).toEqual([
+      expect.stringContaining("asks OTHER/5/"),
+      expect.stringContaining("Increment to 1801 (now 1)"),
+      expect.stringContaining("Language to Any or French (now Original)"),
+      "✗ 3 things to fix.",
+    ]);
   });
 
   test.each([
-    ["no indexer tells languages", [5, 9], {}, "✗ No enabled indexer tells languages: "],
+    ["no indexer reports languages", [5, 5], {}, "✗ No enabled indexer reports languages: "],
+    ["there is no indexer", [11], {}, "✗ Prowlarr has no enabled indexer: "],
     ["no proxy runs", [3], { PORT: "1" }, "✗ No proxy answers on port 1: "],
     ["the key is wrong", [3], { BACKEND_API_KEY: "wrong" }, "✗ Prowlarr refuses BACKEND_API_KEY: "],
     ["there is no key", [3], { BACKEND_API_KEY: "" }, "✗ BACKEND_API_KEY is not set, so the check ends here: "],
     ["Prowlarr is away", [3], { BACKEND_URL: "http://127.0.0.1:1" }, "✗ http://127.0.0.1:1 can't be reached: "],
-    ["neither Sonarr nor Radarr is there", [3], {}, "✗ Prowlarr has no Sonarr or Radarr: "],
-  ])("fails where %s, and says so", async (what, ids, env: Record<string, string>, expected) => {
+  ])("fails where %s, and says so", async (_, ids, env: Record<string, string>, expected) => {
     using server = proxyTo("http://127.0.0.1:1");
-    const clients = what.startsWith("neither")
-      ? []
-      : [["Sonarr", reachable(server), "fullSync"] as [string, string, string]];
-    using backend = await prowlarrWith(clients, ids);
-    const { code, lines } = await check(backend, server.port, env);
-    const faults = lines.filter((line) => line.startsWith("✗"));
-    expect([code, faults]).toEqual([1, [expect.stringContaining(expected), "✗ 1 thing to mend."]]);
+    using backend = await prowlarrWith([{ name: "Sonarr", server: reachable(server) }], ids);
+    const { code, faults } = await check(backend, server.port, env);
+    expect([code, faults]).toEqual([1, [expect.stringContaining(expected), "✗ 1 thing to fix."]]);
+  });
+
+  test.each([
+    ["one has no releases", [5, 9]],
+    ["one has too many requests", [5, 8]],
+  ])("does not say that no indexer reports languages where %s", async (_, ids) => {
+    const { code, lines } = await checkOne({ ids });
+    expect([code, lines.slice(-2)]).toEqual([
+      0,
+      [
+        "? 0 of 2 report languages, but 1 gave no releases: run the check again later.",
+        "? Nothing to fix, but see the lines with ?.",
+      ],
+    ]);
+  });
+
+  test("without Sonarr and Radarr says so", async () => {
+    using server = proxyTo("http://127.0.0.1:1");
+    using backend = await prowlarrWith([], [3]);
+    const { code, lines } = await check(backend, server.port);
+    expect([code, lines[2]]).toEqual([0, expect.stringContaining("? Prowlarr has no Sonarr or Radarr: add them")]);
   });
 
   test("tells a backend that is not Prowlarr", async () => {

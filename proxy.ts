@@ -10,7 +10,6 @@
  * To run it: `BACKEND_URL=http://prowlarr:9696 bun proxy.ts`, or `bun proxy.ts --help`.
  */
 import { isUtf8 } from "node:buffer";
-import { hostname } from "node:os";
 import { XMLParser } from "fast-xml-parser";
 import { version } from "./package.json";
 
@@ -36,8 +35,9 @@ export interface Config {
   urlBase: string;
   /** The `Authorization` header for the credentials in BACKEND_URL, or empty. */
   authorization: string;
-  /** Prowlarr's key, only for the proxy's own requests. Empty if not set. */
+  /** The keys of Prowlarr and its clients, for `--check` alone. Empty if not set. */
   apiKey: string;
+  clientKeys: { Sonarr: string[]; Radarr: string[] };
   port: number;
   /** How many milliseconds the backend may take to begin its answer. */
   timeout: number;
@@ -54,24 +54,33 @@ type Print = (line: string) => void;
  * @throws Problem that names the variable and what is expected
  */
 export function readConfig(env: NodeJS.ProcessEnv): Config {
-  const apiKey = env["BACKEND_API_KEY"]?.trim() ?? "";
-  if (!/^[!-~]*$/.test(apiKey))
-    throw new Problem("BACKEND_API_KEY must be the key from Prowlarr → Settings → General: letters and digits only.");
   return {
     ...readBackend(env["BACKEND_URL"]?.trim() ?? ""),
-    apiKey,
+    apiKey: readKey(env, "BACKEND_API_KEY", "Prowlarr"),
+    clientKeys: {
+      Sonarr: readKey(env, "SONARR_API_KEY", "Sonarr").split(",").filter(Boolean),
+      Radarr: readKey(env, "RADARR_API_KEY", "Radarr").split(",").filter(Boolean),
+    },
     port: readPort(env),
     timeout: 1000 * readNumber(env, "BACKEND_TIMEOUT", 120, 86_400, "a number of seconds"),
     log: readLog(env),
   };
 }
 
+function readKey(env: NodeJS.ProcessEnv, name: string, program: string): string {
+  const value = env[name]?.replace(/\s*,\s*/g, ",").trim() ?? "";
+  if (/^[!-~]*$/.test(value)) return value;
+  throw new Problem(`${name} must be the key from ${program} → Settings → General: letters and digits only.`);
+}
+
 function readBackend(address: string): Pick<Config, "backend" | "urlBase" | "authorization"> {
+  const example = "such as http://prowlarr:9696 or http://nas:9696/prowlarr";
+  if (!address) throw new Problem(`BACKEND_URL is not set: it must be Prowlarr's address, ${example}.`);
+  if (/^["']|["']$/.test(address)) throw new Problem(`BACKEND_URL must be without quotation marks, ${example}.`);
   const url = URL.parse(address);
-  if (!url || !/^https?:$/.test(url.protocol) || url.search || url.hash)
-    throw new Problem(
-      "BACKEND_URL must be Prowlarr's address, such as http://prowlarr:9696 or http://nas:9696/prowlarr.",
-    );
+  if (!url || !/^https?:$/.test(url.protocol))
+    throw new Problem(`BACKEND_URL must begin with http:// and be Prowlarr's address, ${example}.`);
+  if (url.search || url.hash) throw new Problem(`BACKEND_URL must end before the ? or #, ${example}.`);
   const urlBase = url.pathname.replace(/\/+$/, "");
   if (/\/\d+(?:\/api)?$/.test(urlBase))
     throw new Problem("BACKEND_URL ends in an indexer's number: set it to Prowlarr's own address.");
@@ -977,101 +986,401 @@ function errorResponse({ status, message }: Problem, isSearch: boolean): Respons
   });
 }
 
-// ─── Command line ───────────────────────────────────────────────────────────────────────────────────────────────────
+// ─── Check: the whole way from Sonarr and Radarr to each indexer ────────────────────────────────────────────────────
+//
+// `--check` asks Prowlarr, Sonarr and Radarr through their own APIs, and changes nothing in any of them. What they answer
+// is their own: each field may be missing, and a fault in one place costs one line and not the rest of the check.
 
-const HELP = `language-tag-proxy ${version}: writes an indexer's language attribute into release titles
+/** ✓ is fine, ✗ has to be fixed, ? can't be known from here. */
+type Mark = "✓" | "✗" | "?";
+type Report = (mark: Mark, line: string) => void;
 
-  language-tag-proxy                  serve (see Configuration)
-  language-tag-proxy --check          check the whole way from Sonarr and Radarr to each indexer, and say what to mend
-  language-tag-proxy --title TITLE…   show what a French release of that title becomes, and why; - reads titles from stdin
-  language-tag-proxy --demo           serve a small sample feed, to try the proxy without Prowlarr
-  language-tag-proxy --health         ask a running proxy whether it answers; exits with 0 or 1
-  language-tag-proxy --help, --version
+type Field = { name: string; value?: unknown };
+/** What Prowlarr says of an application, and of an indexer. */
+type Application = { name: string; implementation: string; syncLevel: string; fields?: Field[] };
+type ProwlarrIndexer = { id: number; name?: string; enable: boolean };
+/** What Sonarr and Radarr say of an indexer, of their own test of it, of a quality profile, and of a series or movie. */
+type ClientIndexer = { id: number; name?: string; fields?: Field[] } & Record<(typeof USES)[number], boolean>;
+type IndexerTest = { id: number; isValid: boolean; validationFailures?: { errorMessage?: string }[] };
+type QualityProfile = {
+  name: string;
+  upgradeAllowed: boolean;
+  cutoffFormatScore: number;
+  /** Minimum Custom Format Score Increment. Versions before the end of 2024 don't have it. */
+  minUpgradeFormatScore?: number;
+  formatItems: { format: number; score: number }[];
+  /** Radarr's alone. */
+  language?: { id: number; name: string };
+};
+type Work = { title: string; year: number; originalLanguage?: { id: number; name: string } };
 
-Configuration, from the environment:
-  BACKEND_URL      Prowlarr's address, such as http://prowlarr:9696 (required)
-  BACKEND_API_KEY  Prowlarr's key, used only by --check and to list the indexers at start
-  PORT             where to listen (8080)
-  BACKEND_TIMEOUT  seconds to wait for an answer to begin (120)
-  LOG_LEVEL        debug (each French title), info (each request) or warn (only what went wrong); info if not set`;
+/** An indexer that is enabled for none of these is never asked. */
+const USES = ["enableRss", "enableAutomaticSearch", "enableInteractiveSearch"] as const;
+/** The numbers of languages in Sonarr and Radarr. `Any` is Radarr's alone. */
+const LANGUAGES = { any: -1, unknown: 0, french: 2 };
 
-async function main([option, ...rest]: string[]): Promise<void> {
-  if (rest.length > 0 && option !== "--title") throw new Problem(`Unexpected argument "${rest[0]}": see --help.`);
-  switch (option) {
-    case undefined:
-      return listIndexers(start(process.env));
-    case "--demo":
-      return demo();
-    case "--title":
-      return explainTitles(rest);
-    case "--check":
-      process.exit((await check(readConfig(process.env))) ? 0 : 1);
-    case "--health":
-      process.exit((await isProxy(`http://127.0.0.1:${readPort(process.env)}`)) ? 0 : 1);
-    case "--version":
-      return console.log(version);
-    case "--help":
-    case "-h":
-      return console.log(HELP);
-    default:
-      throw new Problem(`Unknown option "${option}": see --help.`);
+/** A Sonarr or Radarr, as Prowlarr knows it. */
+type Client = {
+  name: string;
+  kind: "Sonarr" | "Radarr";
+  /** "Prowlarr Server": the address that Prowlarr writes into its indexers. Empty if it is none. */
+  server: string;
+  /** Whether a proxy like this one answers there. Undefined if nothing does, as seen from here. */
+  isProxy: boolean | undefined;
+  isFullSync: boolean;
+  /** Its own API, or why that can't be asked. */
+  api: ClientApi | Problem;
+  /** Its enabled indexers that Prowlarr gave it, or why they are not known. */
+  indexers: Asked[] | Problem;
+};
+type ClientApi = { version: string; ask: Ask };
+type Ask = <Answer>(resource: string, method?: "GET" | "POST") => Promise<Answer>;
+/** An indexer of a client, and whether it asks a proxy like this one. Undefined if that can't be known from here. */
+type Asked = { id: number; name: string; server: string; path: string; isProxy: boolean | undefined };
+
+/**
+ * Checks the whole way, and prints each finding.
+ *
+ * @returns whether there is nothing to fix
+ */
+async function check(given: Config): Promise<boolean> {
+  // Someone is waiting for the result, so nobody gets more than 30 seconds for an answer.
+  const config = { ...given, timeout: Math.min(given.timeout, 30_000) };
+  const marks: Mark[] = [];
+  const report: Report = (mark, line) => {
+    marks.push(mark);
+    print(`${mark} ${line}`);
+  };
+  const isRunning = await isProxy(`http://127.0.0.1:${config.port}`);
+  const prowlarr = await readProwlarr(config).catch((error) => problemOf(error, config));
+  const clients = prowlarr instanceof Problem ? [] : prowlarr.clients;
+  const isInUse = clients.some(asksProxy);
+
+  if (isRunning) report("✓", `The proxy answers on port ${config.port}.`);
+  else report(isInUse ? "✗" : "?", `No proxy answers on port ${config.port}: start it, or set PORT to its port.`);
+  if (prowlarr instanceof Problem) report("✗", prowlarr.message);
+  else {
+    report("✓", `Prowlarr ${prowlarr.version} at ${config.backend} accepts BACKEND_API_KEY.`);
+    for (const client of clients) await checkClient(client, isInUse, config, report);
+    if (clients.length === 0)
+      report(
+        "?",
+        'Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with the proxy as "Prowlarr Server".',
+      );
+    await checkIndexers(config, report).catch((error) => report("✗", problemOf(error, config).message));
+    if (!isInUse && clients.length > 0) report("?", `The proxy is not in use yet. To use it, ${SET_SERVER}`);
   }
+  return summarize(marks);
 }
 
-/** Serves until SIGTERM or SIGINT, and then until everything in flight is answered. */
-function start(env: NodeJS.ProcessEnv): Config {
-  const config = readConfig(env);
-  const server = listen(config);
-  let isStopping = false;
-  for (const signal of ["SIGTERM", "SIGINT"])
-    process.on(signal, async () => {
-      // A second signal ends it in any case. By default no signal ends process 1, which it is in a container.
-      if (isStopping) process.exit(1);
-      isStopping = true;
-      // Its promise would also wait for connections that never send a whole request.
-      server.stop();
-      while (server.pendingRequests > 0) await Bun.sleep(10);
-      process.exit(0);
-    });
-  config.log.info?.(`language-tag-proxy ${version} listens on port ${config.port}; backend: ${config.backend}`);
-  return config;
+function summarize(marks: Mark[]): boolean {
+  const faults = marks.filter((mark) => mark === "✗").length;
+  if (faults > 0) print(`✗ ${faults} ${faults === 1 ? "thing" : "things"} to fix.`);
+  else if (marks.includes("?")) print("? Nothing to fix, but see the lines with ?.");
+  else print("✓ All is well.");
+  return faults === 0;
 }
 
-function listen(config: Config): Bun.Server<undefined> {
-  try {
-    return serve(config);
-  } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    if (code === "EADDRINUSE")
-      throw new Problem(`Port ${config.port} is taken: set PORT to another one, or stop what uses it.`);
-    throw new Problem(`Port ${config.port} can't be opened by this user (${code}): set PORT to one above 1023.`);
+const SYNC = "press Sync App Indexers in Prowlarr";
+const SET_SERVER = `set "Prowlarr Server" to the proxy's address (Prowlarr → Settings → Apps), then ${SYNC}.`;
+
+async function readProwlarr(config: Config): Promise<{ version: string; clients: Client[] }> {
+  if (!config.apiKey)
+    throw new Problem(
+      "BACKEND_API_KEY is not set, so the check ends here: copy the key from Prowlarr → Settings → General.",
+    );
+  const { version } = await askProwlarr<{ version: string }>(config, "system/status");
+  const applications = await askProwlarr<Application[]>(config, "applications");
+  const ours = applications.filter(({ implementation }) => /^(?:Sonarr|Radarr)$/.test(implementation));
+  return { version, clients: await Promise.all(ours.map((application) => readClient(application, config))) };
+}
+
+async function readClient(application: Application, config: Config): Promise<Client> {
+  const kind = application.implementation as Client["kind"];
+  const [address, server] = [addressIn(application, "baseUrl"), addressIn(application, "prowlarrUrl")];
+  const api = await openApi(kind, address, config).catch(clientProblem);
+  const indexers = api instanceof Problem ? api : await indexersOf(api).catch(clientProblem);
+  const isFullSync = application.syncLevel === "fullSync";
+  return { name: application.name ?? kind, kind, server, isProxy: await isProxy(server), isFullSync, api, indexers };
+}
+
+/** An address in the settings of an application or indexer, without credentials and a final slash, or empty. */
+function addressIn({ fields }: { fields?: Field[] }, name: string): string {
+  const url = URL.parse(String(fields?.find((field) => field.name === name)?.value));
+  return url?.protocol.startsWith("http") ? (url.origin + url.pathname).replace(/\/+$/, "") : "";
+}
+
+/** Why a client can't be asked. */
+function clientProblem(error: unknown): Problem {
+  if (error instanceof Problem) return error;
+  const { name, code = name } = error as NodeJS.ErrnoException;
+  return new Problem(`it gives no answer here (${code}), so the check does not see its settings.`);
+}
+
+/** The API of a Sonarr or Radarr that takes one of the keys for its kind. */
+async function openApi(kind: Client["kind"], address: string, { clientKeys, timeout }: Config): Promise<ClientApi> {
+  const variable = `${kind.toUpperCase()}_API_KEY`;
+  const where = `copy the key from ${kind} → Settings → General`;
+  if (clientKeys[kind].length === 0)
+    throw new Problem(
+      `set ${variable}, and the check sees whom it asks, and what the tag brings in each profile: ${where}.`,
+    );
+  if (!address) throw new Problem(`Prowlarr has no address for it: set "${kind} Server" (Prowlarr → Settings → Apps).`);
+  for (const key of clientKeys[kind]) {
+    const ask = <Answer>(resource: string, method = "GET") =>
+      askClient<Answer>(address, key, timeout, resource, method);
+    const status = await ask<{ version: string }>("system/status");
+    if (status) return { version: status.version, ask: ask as Ask };
   }
+  throw new Problem(`${address} refuses ${variable}: ${where}.`, 401);
 }
 
-/** What Prowlarr's API says about an indexer, and about a client such as Sonarr. */
-type Indexer = { id: number; name: string; enable: boolean };
-type Client = { name: string; implementation: string; syncLevel: string; fields: { name: string; value?: unknown }[] };
-/** Logs each indexer's URL, to paste into Sonarr or Radarr. Never throws. */
-async function listIndexers(config: Config): Promise<void> {
-  const { apiKey, backend, log, port } = config;
-  if (!apiKey)
-    return log.info?.("BACKEND_API_KEY is not set, so the indexers are not listed here; searches work without it.");
-  let hasWarned = false;
-  // At boot and in Docker Compose both start together, so Prowlarr is asked again until it is ready.
-  for (const end = Date.now() + 120_000; ; await Bun.sleep(1000)) {
-    try {
-      const { version } = await askProwlarr<{ version: string }>(config, "system/status");
-      const indexers = await askProwlarr<Indexer[]>(config, "indexer");
-      log.info?.(`Prowlarr ${version} at ${backend} has these indexers; through the proxy, their addresses are:`);
-      for (const { id, name } of indexers) log.info?.(`  http://${hostname()}:${port}/${id}/  → ${id}: ${name}`);
-      return;
-    } catch (error) {
-      const { message, status } = problemOf(error, config);
-      const isFinal = error instanceof Problem && status !== 503;
-      if (isFinal || Date.now() > end) return log.warn(`The indexers can't be listed: ${message}`);
-      if (!hasWarned) log.warn(`Prowlarr gives no answer yet, so the proxy asks again for two minutes: ${message}`);
-      hasWarned = true;
+/** Asks Sonarr or Radarr. Undefined if it refuses the key. */
+async function askClient<Answer>(address: string, key: string, timeout: number, resource: string, method: string) {
+  const signal = AbortSignal.timeout(timeout);
+  const response = await fetch(`${address}/api/v3/${resource}`, {
+    ...DIRECT,
+    method,
+    headers: { "x-api-key": key },
+    signal,
+  });
+  if (response.status === 401) return undefined;
+  if (response.status === 503) throw new Problem(`${address} is still starting: try again in a minute.`);
+  const answer: unknown = await response.json().catch((error) => {
+    if (!(error instanceof SyntaxError)) throw error;
+  });
+  // A test of all indexers that finds a fault has status 400.
+  if (typeof answer !== "object" || answer === null || (!response.ok && !Array.isArray(answer)))
+    throw new Problem(`${address} answers ${response.status} to ${resource.replace(/\?.*/, "")}: see its log.`);
+  return answer as Answer;
+}
+
+/** The client's enabled indexers of Prowlarr's: those whose address ends in a number. */
+async function indexersOf({ ask }: ClientApi): Promise<Asked[]> {
+  const enabled = (await ask<ClientIndexer[]>("indexer")).filter((indexer) => USES.some((use) => indexer[use]));
+  const addresses = enabled.map((indexer) => /^(.+)(\/\d+)$/.exec(addressIn(indexer, "baseUrl")));
+  const servers = [...new Set(addresses.map((address) => address?.[1]))].filter((server) => server !== undefined);
+  const known = new Map(await Promise.all(servers.map(async (server) => [server, await isProxy(server)] as const)));
+  return enabled.flatMap(({ id, name = `indexer ${id}` }, n) => {
+    const [, server, path] = addresses[n] ?? [];
+    return server && path ? [{ id, name, server, path, isProxy: known.get(server) }] : [];
+  });
+}
+
+/** Whether the client, as far as can be known, asks the proxy for any indexer. */
+function asksProxy({ isProxy, indexers }: Client): boolean {
+  return isProxy !== false || (!(indexers instanceof Problem) && indexers.some((indexer) => indexer.isProxy));
+}
+
+async function checkClient(client: Client, isInUse: boolean, config: Config, report: Report): Promise<void> {
+  const { name, api, indexers } = client;
+  const doubt = (error: unknown) => report("?", `${name}: ${clientProblem(error).message}`);
+  if (indexers instanceof Problem || !isInUse) report(...whatProwlarrGives(client, isInUse));
+  else await checkClientIndexers(client, indexers, config, report).catch(doubt);
+
+  if (api instanceof Problem) return report(api.status === 401 ? "✗" : "?", `${name}: ${api.message}`);
+  if (indexers instanceof Problem) doubt(indexers);
+  await checkProfiles(client, api, report).catch(doubt);
+}
+
+/** Whether Prowlarr's side of the way is right. What the client made of it is not seen from there. */
+function whatProwlarrGives({ name, server, isProxy, isFullSync }: Client, isInUse: boolean): [Mark, string] {
+  const where = `(Prowlarr → Settings → Apps → ${name}), then press Sync App Indexers.`;
+  if (!server)
+    return [
+      "✗",
+      `Prowlarr gives ${name} no address that begins with http://: set "Prowlarr Server" to the proxy's ${where}`,
+    ];
+  const gives = `Prowlarr gives ${name} the address ${server}`;
+  if (isProxy === false)
+    return [
+      isInUse ? "✗" : "?",
+      `${gives}, which is not the proxy: set "Prowlarr Server" to the proxy's address ${where}`,
+    ];
+  if (!isFullSync) return ["✗", `${gives}, but ${name} may keep old ones: set "Sync Level" to Full Sync ${where}`];
+  if (isProxy === undefined)
+    return ["?", `${gives}, which can't be reached from here: make sure that it is the proxy's, as ${name} sees it.`];
+  if (/^https?:\/\/(?:localhost|127\.|\[::1\])/.test(server))
+    return ["?", `${gives}, which is the proxy only if ${name} runs on this system and not in a container.`];
+  return ["✓", `${gives}, Full Sync.`];
+}
+
+/** Whether the client asks the proxy for each of Prowlarr's indexers, and gets an answer when it tests them itself. */
+async function checkClientIndexers(client: Client, indexers: Asked[], config: Config, report: Report): Promise<void> {
+  const { name, api } = client;
+  if (api instanceof Problem) return;
+  const isDirect = (indexer: Asked) =>
+    indexer.isProxy === false || (!indexer.isProxy && isProwlarrs(indexer, client, config));
+  const direct = indexers.filter(isDirect);
+  if (indexers.length === 0)
+    return report("✗", `${name} has no indexer of Prowlarr's: ${client.isProxy === false ? SET_SERVER : `${SYNC}.`}`);
+  if (client.isProxy === false && (client.isFullSync || direct.length > 0)) report(...whatProwlarrGives(client, true));
+  else
+    for (const { name: indexer, server, path } of direct) {
+      const first = client.isFullSync
+        ? ""
+        : `set "Sync Level" to Full Sync (Prowlarr → Settings → Apps → ${name}), then `;
+      report("✗", `${name} asks ${server}${path}/ for ${indexer}, which is not the proxy: ${first}${SYNC}.`);
     }
+
+  // Sonarr tests them one after the other, as its button Test All Indexers does.
+  const tests = await api.ask<IndexerTest[]>("indexer/testall", "POST");
+  const failed = tests.filter(({ isValid }) => isValid === false);
+  let anyFails = false;
+  for (const { id, name: indexer, server, path } of indexers) {
+    const test = failed.find((test) => test.id === id);
+    if (!test) continue;
+    anyFails = true;
+    const words = test.validationFailures?.map(({ errorMessage }) => errorMessage).join(" ") || "it does not say why";
+    report("✗", `${name} gets no answer from ${server}${path}/ for ${indexer}: ${withoutKeys(words, config)}`);
+  }
+  if (direct.length === 0 && !anyFails)
+    report("✓", `${name} ${api.version} asks the proxy for all of its ${indexers.length} indexers, and gets answers.`);
+}
+
+/**
+ * Whether an address that nothing answers here is Prowlarr's own rather than the proxy's. If it is neither what Prowlarr
+ * is to write, nor has a port other than Prowlarr's, the client's own test can't tell the two apart.
+ */
+function isProwlarrs({ server }: Asked, client: Client, { backend }: Config): boolean {
+  const portOf = (address: string) => URL.parse(address)?.port;
+  return server !== client.server || portOf(server) === portOf(backend);
+}
+
+/** A client's words without keys. */
+function withoutKeys(text: string, { apiKey, clientKeys }: Config): string {
+  const keys = [apiKey, ...clientKeys.Sonarr, ...clientKeys.Radarr].filter(Boolean);
+  const named = text.replace(/\b(x-api-key|api[-_]?key|passkey|token)(["']?[=:]\s*)[^&\s"']+/gi, "$1$2…");
+  return keys.reduce((text, key) => text.replaceAll(key, "…"), named);
+}
+
+/**
+ * What the tag brings in each quality profile, and whether the client would download a release again for it.
+ *
+ * The tag is in the search result and not in the file. So the client, once it has the file, may find that the very same
+ * release has more points. It downloads it again if that gain is at least the profile's minUpgradeFormatScore, and the
+ * file is below cutoffFormatScore (Sonarr's and Radarr's UpgradableSpecification). Tried in Sonarr 5 and Radarr 6.
+ */
+async function checkProfiles({ name, kind }: Client, { ask }: ClientApi, report: Report): Promise<void> {
+  const profiles = await ask<QualityProfile[]>("qualityprofile");
+  const samples = await readSamples(kind, ask);
+  let anyPoints = false;
+  for (const profile of profiles) {
+    const {
+      name: profileName,
+      upgradeAllowed,
+      cutoffFormatScore,
+      minUpgradeFormatScore,
+      formatItems,
+      language,
+    } = profile;
+    const score = (formats: number[]) =>
+      formatItems.reduce((sum, { format, score }) => sum + (formats.includes(format) ? score : 0), 0);
+    const gains = samples.map(({ release, file }) => ({ points: score(release) - score(file), file: score(file) }));
+    const points = Math.max(...gains.map(({ points }) => points));
+    if (points <= 0) continue;
+    anyPoints = true;
+    const isRepeated = ({ points, file }: (typeof gains)[number]) =>
+      points > 0 && (minUpgradeFormatScore ?? 1) <= points && cutoffFormatScore > file;
+    const brings = `${name}, profile "${profileName}": the tag brings ${points} ${points === 1 ? "point" : "points"}`;
+    if (!upgradeAllowed || !gains.some(isRepeated))
+      report("✓", `${brings}, and no release is downloaded twice for them.`);
+    else if (minUpgradeFormatScore === undefined)
+      report(
+        "✗",
+        `${brings}, and this ${kind} has no Minimum Custom Format Score Increment: update ${kind}, or the same release is downloaded again and again.`,
+      );
+    else
+      report(
+        "✗",
+        `${brings}: set Minimum Custom Format Score Increment to ${points + 1} (now ${minUpgradeFormatScore}), or the same release is downloaded again and again.`,
+      );
+    // An indexer that reports French alone makes the release French alone, whatever its original language is.
+    if (language && language.id !== LANGUAGES.any && language.id !== LANGUAGES.french)
+      report(
+        "✗",
+        `${name}, profile "${profileName}": set Language to Any or French (now ${language.name}), or a release that its indexer calls French alone is rejected.`,
+      );
+  }
+  if (!anyPoints)
+    report(
+      "✗",
+      `${name}: the tag brings no points in any quality profile: give the format VFF a score (Settings → Profiles).`,
+    );
+}
+
+/** The custom formats, by number, of a tagged release and of its file. */
+type Sample = { release: number[]; file: number[] };
+/**
+ * Lets the client judge a tagged title, and what its file will be to it: a file with French audio is FRENCH to the client
+ * by its audio tracks, with or without a tag. The series or movie is one of the user's own, and once its original
+ * language stands in both titles, because formats such as TRaSH's "Language: Original + French" compare with it.
+ */
+async function readSamples(kind: Client["kind"], ask: Ask): Promise<Sample[]> {
+  const works = await ask<Work[]>(kind === "Radarr" ? "movie" : "series");
+  const { unknown, french } = LANGUAGES;
+  const work = works.find(
+    ({ originalLanguage }) => originalLanguage && ![unknown, french].includes(originalLanguage.id),
+  );
+  const dotted = (text: string) => text.replace(/[^\p{L}\p{N}]+/gu, ".");
+  const name = `${dotted(work?.title ?? "Name")}.${kind === "Radarr" ? (work?.year ?? 2019) : "S01E01"}`;
+  const formatsOf = async (title: string) => {
+    const { customFormats } = await ask<{ customFormats?: { id: number }[] }>(
+      `parse?title=${encodeURIComponent(title)}`,
+    );
+    return customFormats?.map(({ id }) => id) ?? [];
+  };
+  const samples = (work ? [`${dotted(work.originalLanguage!.name)}.`, ""] : [""]).map(async (language) => ({
+    release: await formatsOf(`${name}.${TAG}.${language}1080p.WEB.H264-GRP`),
+    file: await formatsOf(`${name}.FRENCH.${language}1080p.WEB.H264-GRP`),
+  }));
+  return await Promise.all(samples);
+}
+
+/** What an indexer's latest releases say. Without releases, nothing is known of its languages. */
+type Finding = { line: string; hasReleases: boolean; reportsLanguages: boolean };
+
+/** Asks all enabled indexers at once for their latest releases, and prints a line for each, in Prowlarr's order. */
+async function checkIndexers(config: Config, report: Report): Promise<void> {
+  const indexers = (await askProwlarr<ProwlarrIndexer[]>(config, "indexer")).filter(({ enable }) => enable);
+  if (indexers.length === 0) return report("✗", "Prowlarr has no enabled indexer: add one that reports languages.");
+  print("The latest releases of each indexer:");
+  const findings = await Promise.all(indexers.map(({ id }) => askIndexer(config, id)));
+  const nameOf = ({ id, name }: ProwlarrIndexer) => name ?? `indexer ${id}`;
+  const idWidth = Math.max(...indexers.map(({ id }) => String(id).length));
+  const nameWidth = Math.max(...indexers.map((indexer) => nameOf(indexer).length));
+  for (const [n, { line }] of findings.entries())
+    print(`  ${String(indexers[n]!.id).padStart(idWidth)}  ${nameOf(indexers[n]!).padEnd(nameWidth)}  ${line}`);
+
+  const reporting = findings.filter(({ reportsLanguages }) => reportsLanguages).length;
+  const silent = findings.filter(({ hasReleases }) => !hasReleases).length;
+  const sum = `${reporting} of ${indexers.length} report languages`;
+  if (reporting > 0) report("✓", `${sum}.`);
+  else if (silent > 0) report("?", `${sum}, but ${silent} gave no releases: run the check again later.`);
+  else report("✗", "No enabled indexer reports languages: the proxy is of use only with one that does.");
+}
+
+/** A `language` attribute, whatever it says. */
+const LANGUAGE_ATTRIBUTE = /<(?:[^\s<>]*:)?attr\s[^<>]*["']\s*language\s*["']/i;
+/** Never throws. */
+async function askIndexer(config: Config, id: number): Promise<Finding> {
+  const nothing = (line: string): Finding => ({ line, hasReleases: false, reportsLanguages: false });
+  try {
+    const response = await askBackend(config, `/${id}/api?t=search`);
+    if (!response.ok) return nothing(`Prowlarr answers ${response.status} ${response.statusText}: its log says why`);
+    const feed = Buffer.from(await readWhole(response));
+    const { items, french, tagged } = tagFeed(feed);
+    if (items === 0) return nothing("no releases");
+    const parts = feed.toString("latin1").split("<item");
+    const withLanguage = parts.filter((part) => LANGUAGE_ATTRIBUTE.test(part)).length;
+    const releases = `${String(items).padStart(3)} ${items === 1 ? "release" : "releases"}`;
+    const line = withLanguage
+      ? `${releases}, ${withLanguage} report a language, ${french} French, ${tagged} to be tagged`
+      : `${releases}, none reports a language: the proxy can do nothing here`;
+    return { line, hasReleases: true, reportsLanguages: withLanguage > 0 };
+  } catch (error) {
+    if ((error as Error).name === "TimeoutError") return nothing(`no answer within ${config.timeout / 1000} s`);
+    return nothing(problemOf(error, config).message);
   }
 }
 
@@ -1097,9 +1406,11 @@ async function askProwlarr<Answer>(config: Config, resource: string): Promise<An
   return answer;
 }
 
-function askBackend({ backend, apiKey, authorization, timeout }: Config, target: string): Promise<Response> {
-  const headers = { "x-api-key": apiKey, ...(authorization && { authorization }) };
-  return fetch(backend + target, { ...DIRECT, headers, signal: AbortSignal.timeout(timeout) });
+async function askBackend(config: Config, target: string): Promise<Response> {
+  const { backend, apiKey, authorization, timeout } = config;
+  const headers = { "x-api-key": apiKey, "accept-encoding": "gzip", ...(authorization && { authorization }) };
+  const signal = AbortSignal.timeout(timeout);
+  return unpacked(await fetch(backend + target, { ...DIRECT, headers, signal, decompress: false }), config);
 }
 
 /** Whether a proxy like this one answers at an address: Prowlarr has no `/health`. Undefined if nothing answers. */
@@ -1110,103 +1421,75 @@ async function isProxy(address: string): Promise<boolean | undefined> {
   return response?.ok && health?.status === "ok";
 }
 
-/**
- * Checks the whole way, prints each finding as soon as it is known, and returns whether there is nothing to mend. It
- * changes nothing.
- */
-async function check(given: Config): Promise<boolean> {
-  // Someone is waiting for the result, so an indexer gets no more than 30 seconds.
-  const config = { ...given, timeout: Math.min(given.timeout, 30_000) };
-  // ✓ is fine, ✗ has to be mended, ? can't be known from here.
-  const marks: string[] = [];
-  const report = (line: string) => {
-    marks.push(line[0]!);
-    print(line);
-  };
-  if (await isProxy(`http://127.0.0.1:${config.port}`)) report(`✓ The proxy answers on port ${config.port}.`);
-  else report(`✗ No proxy answers on port ${config.port}: start it, or set PORT to its port.`);
-  await checkProwlarr(config, report).catch((error) => report(`✗ ${problemOf(error, config).message}`));
+// ─── Command line ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-  const faults = marks.filter((mark) => mark === "✗").length;
-  if (faults > 0) print(`✗ ${faults} ${faults === 1 ? "thing" : "things"} to mend.`);
-  else print(marks.includes("?") ? "? Nothing to mend, but make sure of what is marked with ?." : "✓ All is well.");
-  return faults === 0;
+const HELP = `language-tag-proxy ${version}: writes an indexer's language attribute into release titles
+
+  language-tag-proxy                  serve (see Configuration)
+  language-tag-proxy --check          check the whole way from Sonarr and Radarr to each indexer, and say what to fix
+  language-tag-proxy --title TITLE…   show what a French release of that title becomes, and why; - reads titles from stdin
+  language-tag-proxy --demo           serve a small sample feed, to try the proxy without Prowlarr
+  language-tag-proxy --health         ask a running proxy whether it answers; exits with 0 or 1
+  language-tag-proxy --help, --version
+
+Configuration, from the environment:
+  BACKEND_URL      Prowlarr's address, such as http://prowlarr:9696 (required)
+  BACKEND_API_KEY  Prowlarr's key, used only by --check
+  SONARR_API_KEY   Sonarr's key, used only by --check; several are separated by commas
+  RADARR_API_KEY   Radarr's key, likewise
+  PORT             where to listen (8080)
+  BACKEND_TIMEOUT  seconds to wait for an answer to begin (120)
+  LOG_LEVEL        debug (each French title), info (each request) or warn (only what went wrong); info if not set`;
+
+async function main([option, ...rest]: string[]): Promise<void> {
+  if (rest.length > 0 && option !== "--title") throw new Problem(`Unexpected argument "${rest[0]}": see --help.`);
+  switch (option) {
+    case undefined:
+      return start(process.env);
+    case "--demo":
+      return demo();
+    case "--title":
+      return explainTitles(rest);
+    case "--check":
+      process.exit((await check(readConfig(process.env))) ? 0 : 1);
+    case "--health":
+      process.exit((await isProxy(`http://127.0.0.1:${readPort(process.env)}`)) ? 0 : 1);
+    case "--version":
+      return console.log(version);
+    case "--help":
+    case "-h":
+      return console.log(HELP);
+    default:
+      throw new Problem(`Unknown option "${option}": see --help.`);
+  }
 }
 
-async function checkProwlarr(config: Config, report: (line: string) => void): Promise<void> {
-  if (!config.apiKey)
-    throw new Problem(
-      "BACKEND_API_KEY is not set, so the check ends here: copy the key from Prowlarr → Settings → General.",
-    );
-  const { version } = await askProwlarr<{ version: string }>(config, "system/status");
-  report(`✓ Prowlarr ${version} at ${config.backend} accepts BACKEND_API_KEY.`);
-
-  const applications = await askProwlarr<Client[]>(config, "applications");
-  const clients = applications.filter(({ implementation }) => /^(?:Sonarr|Radarr)$/.test(implementation));
-  for (const client of clients) report(await checkClient(client));
-  if (clients.length === 0)
-    report('✗ Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with the proxy as "Prowlarr Server".');
-
-  const indexers = (await askProwlarr<Indexer[]>(config, "indexer")).filter(({ enable }) => enable);
-  print("The latest releases of each indexer:");
-  if (!(await checkIndexers(config, indexers)))
-    report("✗ No enabled indexer tells languages: the proxy is of use only with one that does.");
+/** Serves until SIGTERM or SIGINT, and then until everything in flight is answered. */
+function start(env: NodeJS.ProcessEnv): void {
+  const config = readConfig(env);
+  const server = listen(config);
+  let isStopping = false;
+  for (const signal of ["SIGTERM", "SIGINT"])
+    process.on(signal, async () => {
+      // A second signal ends it in any case. By default no signal ends process 1, which it is in a container.
+      if (isStopping) process.exit(1);
+      isStopping = true;
+      // Its promise would also wait for connections that never send a whole request.
+      server.stop();
+      while (server.pendingRequests > 0) await Bun.sleep(10);
+      process.exit(0);
+    });
+  config.log.info?.(`language-tag-proxy ${version} listens on port ${config.port}; backend: ${config.backend}`);
 }
 
-/** Whether Sonarr or Radarr asks a proxy like this one, and whether Prowlarr keeps its indexers in sync. */
-async function checkClient({ name, syncLevel, fields }: Client): Promise<string> {
-  const url = URL.parse(String(fields.find(({ name }) => name === "prowlarrUrl")?.value));
-  const where = `(Prowlarr → Settings → Apps → ${name}), then press Sync App Indexers.`;
-  if (!url?.protocol.startsWith("http"))
-    return `✗ ${name} has no address that begins with http://: set "Prowlarr Server" to the proxy's ${where}`;
-  const address = (url.origin + url.pathname).replace(/\/+$/, "");
-  const isRight = await isProxy(address);
-  if (isRight === false)
-    return `✗ ${name} asks ${address}, which is not the proxy: set "Prowlarr Server" to the proxy's address ${where}`;
-  if (syncLevel !== "fullSync")
-    return `✗ ${name} asks ${address}, but may keep old addresses: set "Sync Level" to Full Sync ${where}`;
-  if (!isRight)
-    return `? ${name} asks ${address}, which can't be reached from here: make sure that it is the proxy's, as ${name} sees it.`;
-  if (/^(?:localhost|127\..*|\[::1\])$/.test(url.hostname))
-    return `? ${name} asks ${address}, which is the proxy only if ${name} runs on this system and not in a container.`;
-  return `✓ ${name} asks ${address}, Full Sync.`;
-}
-
-/** Asks four indexers at a time, prints a line for each as it answers, and returns whether any tells languages. */
-async function checkIndexers(config: Config, indexers: Indexer[]): Promise<boolean> {
-  const idWidth = Math.max(...indexers.map(({ id }) => String(id).length));
-  const nameWidth = Math.max(...indexers.map(({ name }) => name.length));
-  let anyHasLanguage = false;
-  const queue = indexers.values();
-  const askInTurn = async () => {
-    for (const { id, name } of queue) {
-      const [hasLanguage, finding] = await checkIndexer(config, id);
-      anyHasLanguage ||= hasLanguage;
-      print(`  ${String(id).padStart(idWidth)}  ${name.padEnd(nameWidth)}  ${finding}`);
-    }
-  };
-  await Promise.all([askInTurn(), askInTurn(), askInTurn(), askInTurn()]);
-  return anyHasLanguage;
-}
-
-/** A `language` attribute, whatever it says. */
-const LANGUAGE_ATTRIBUTE = /<(?:[^\s<>]*:)?attr\s[^<>]*["']\s*language\s*["']/i;
-/** Whether one of an indexer's latest releases has a language, and what to print about them. Never throws. */
-async function checkIndexer(config: Config, id: number): Promise<[hasLanguage: boolean, finding: string]> {
+function listen(config: Config): Bun.Server<undefined> {
   try {
-    const response = await askBackend(config, `/${id}/api?t=search`);
-    if (!response.ok) return [false, `Prowlarr answers ${response.status} ${response.statusText}: its log says why`];
-    const feed = Buffer.from(await readWhole(response));
-    const { items, french, tagged } = tagFeed(feed);
-    const parts = feed.toString("latin1").split("<item");
-    const withLanguage = parts.filter((part) => LANGUAGE_ATTRIBUTE.test(part)).length;
-    if (items === 0) return [false, "no releases"];
-    const releases = `${String(items).padStart(3)} ${items === 1 ? "release" : "releases"}`;
-    if (withLanguage === 0) return [false, `${releases}, none tells a language: the proxy can do nothing here`];
-    return [true, `${releases}, ${withLanguage} tell a language, ${french} French, ${tagged} to be tagged`];
+    return serve(config);
   } catch (error) {
-    if ((error as Error).name === "TimeoutError") return [false, `no answer within ${config.timeout / 1000} s`];
-    return [false, problemOf(error, config).message];
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === "EADDRINUSE")
+      throw new Problem(`Port ${config.port} is taken: set PORT to another one, or stop what uses it.`);
+    throw new Problem(`Port ${config.port} can't be opened by this user (${code}): set PORT to one above 1023.`);
   }
 }
 
@@ -1237,10 +1520,11 @@ const DEMO_FEED = `<?xml version="1.0" encoding="UTF-8"?>
 function demo(): void {
   const answer = () => new Response(DEMO_FEED, { headers: { "content-type": "application/rss+xml" } });
   const backend = Bun.serve({ hostname: "127.0.0.1", port: 0, fetch: answer });
-  const { port } = start({ ...process.env, BACKEND_URL: backend.url.origin });
+  const env = { ...process.env, BACKEND_URL: backend.url.origin };
+  start(env);
   console.log(`Try it in another terminal, and see MULTi.VFF in the first two titles; the other two stay as they are:
 
-  curl "http://localhost:${port}/1/api?t=tvsearch&q=les+revenants"
+  curl "http://localhost:${readPort(env)}/1/api?t=tvsearch&q=les+revenants"
 `);
 }
 
