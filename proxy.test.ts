@@ -2131,12 +2131,12 @@ describe.concurrent("--check", () => {
     ]);
     // Prowlarr's order. The disabled indexer is left out.
     expect(lines.slice(start + 1)).toEqual([
-      "   3  Indexer 3   100 releases, 92 report a language, 14 French, 9 to be tagged",
-      "   5  Indexer 5    60 releases, none reports a language: the proxy can do nothing here",
-      "   7  Indexer 7   no answer within 1 s",
-      "   8  Indexer 8   Prowlarr answers 429 Too Many Requests: its log says why",
-      "   9  Indexer 9   no releases",
-      "  12  indexer 12  Prowlarr answers 404 Not Found: its log says why",
+      "   3  Indexer 3  100 releases, 92 report a language, 14 French, 9 to be tagged",
+      "   5  Indexer 5   60 releases, none reports a language: the proxy can do nothing here",
+      "   7  Indexer 7  no answer within 1 s",
+      "   8  Indexer 8  Prowlarr answers 429 Too Many Requests: its log says why",
+      "   9  Indexer 9  no releases",
+      "  12             Prowlarr answers 404 Not Found: its log says why",
       "✓ 1 of 6 report languages.",
       "✗ 4 things to fix.",
     ]);
@@ -2174,7 +2174,7 @@ describe.concurrent("--check", () => {
     [
       "the same without Full Sync",
       { addresses: ["PROXY/3/", "OTHER/5/"], syncLevel: "addOnly" },
-      '✗ Sonarr asks OTHER/5/ for NZB 2 (Prowlarr), which is not the proxy: set "Sync Level" to Full Sync (Prowlarr → Settings → Apps → Sonarr), then press Sync App Indexers in Prowlarr.',
+      '✗ Sonarr asks OTHER/5/ for NZB 2 (Prowlarr), which is not the proxy: set "Sync Level" to Full Sync (Prowlarr → Settings → Apps → Sonarr), then press Sync App Indexers.',
     ],
     [
       "Prowlarr's own address in Prowlarr",
@@ -2370,7 +2370,7 @@ describe.concurrent("--check", () => {
     const { code, lines, faults } = await check(backend, 1);
     expect([code, faults]).toEqual([0, []]);
     expect(lines.slice(-2)).toEqual([
-      '? The proxy is not in use yet. To use it, set "Prowlarr Server" to the proxy\'s address (Prowlarr → Settings → Apps), then press Sync App Indexers in Prowlarr.',
+      '? The proxy is not in use yet. To use it, set "Prowlarr Server" to the proxy\'s address (Prowlarr → Settings → Apps → Sonarr), then press Sync App Indexers.',
       "? Nothing to fix, but see the lines with ?.",
     ]);
     expect(lines).toContain("✓ 1 of 2 report languages.");
@@ -2423,7 +2423,7 @@ describe.concurrent("--check", () => {
     using server = proxyTo("http://127.0.0.1:1");
     using backend = await prowlarrWith([], [3]);
     const { code, lines } = await check(backend, server.port);
-    expect([code, lines[2]]).toEqual([0, expect.stringContaining("? Prowlarr has no Sonarr or Radarr: add them")]);
+    expect([code, lines.at(-2)]).toEqual([0, expect.stringContaining("? Prowlarr has no Sonarr or Radarr: add them")]);
   });
 
   test("tells a backend that is not Prowlarr", async () => {

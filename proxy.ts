@@ -764,16 +764,21 @@ async function forward(
   isSearch: boolean,
 ): Promise<Response> {
   if (request.headers.get("via")?.includes(VIA)) throw LOOP;
-  const patience = new Patience(config.timeout);
-  // The backend can't answer before it has the whole request, so its time begins then.
-  const body = request.body && relay(request.body, { onEnd: () => patience.begin() });
-  if (!body) patience.begin();
+  // Unlike AbortSignal.timeout, this begins when the backend has the whole request, and is called off by its answer.
+  const slow = new AbortController();
+  let timer: Timer | undefined;
+  let hasAnswered = false;
+  const startTimer = () => {
+    if (!hasAnswered) timer = setTimeout(() => slow.abort(new DOMException("", "TimeoutError")), config.timeout);
+  };
+  const body = request.body && relay(request.body, { onEnd: startTimer });
+  if (!body) startTimer();
   try {
     const response = await fetch(config.backend + target, {
       method: request.method,
       headers: forwardedHeaders(request, server, config, isSearch),
       body,
-      signal: AbortSignal.any([request.signal, patience.signal]),
+      signal: AbortSignal.any([request.signal, slow.signal]),
       ...DIRECT,
       decompress: false,
       // An answer that has begun may take as long as its client waits: Prowlarr streams whatever the indexer sends.
@@ -788,28 +793,8 @@ async function forward(
     removeHopByHop(response.headers);
     return isSearch && request.method !== "HEAD" ? unpacked(response, config) : response;
   } finally {
-    patience.end();
-  }
-}
-
-/** How long to wait for the backend. Unlike AbortSignal.timeout, it begins and ends when it is told to. */
-class Patience {
-  readonly #controller = new AbortController();
-  readonly signal = this.#controller.signal;
-  #timer: Timer | undefined;
-  #hasEnded = false;
-
-  /** @param limit in milliseconds */
-  constructor(private readonly limit: number) {}
-
-  begin(): void {
-    if (!this.#hasEnded)
-      this.#timer = setTimeout(() => this.#controller.abort(new DOMException("", "TimeoutError")), this.limit);
-  }
-
-  end(): void {
-    this.#hasEnded = true;
-    clearTimeout(this.#timer);
+    hasAnswered = true;
+    clearTimeout(timer);
   }
 }
 
@@ -963,8 +948,7 @@ function problemOf(error: unknown, { backend, timeout }: Pick<Config, "backend" 
       504,
     );
   if (/REFUSED|NOTFOUND|UNREACH|TIMEDOUT|EAI_/.test(code)) {
-    const isLocal = /^https?:\/\/(?:localhost|127\.|\[::1\])/.test(backend);
-    const hint = isLocal ? " In a container, that address is the container itself." : "";
+    const hint = isLocal(backend) ? " In a container, that address is the container itself." : "";
     return new Problem(`${backend} can't be reached: check that it runs, and that BACKEND_URL is its address.${hint}`);
   }
   if (code === "EPROTO" || /SSL|TLS/.test(code))
@@ -974,6 +958,11 @@ function problemOf(error: unknown, { backend, timeout }: Pick<Config, "backend" 
       `The certificate of ${backend} is not trusted (${code}): use the host name in the certificate, or set NODE_EXTRA_CA_CERTS to its authority's file.`,
     );
   return new Problem(`The answer from ${backend} broke off or was not HTTP${code && ` (${code})`}: try again.`);
+}
+
+/** Whether an address means another system to each that asks it. */
+function isLocal(address: string): boolean {
+  return /^https?:\/\/(?:localhost|127\.|\[::1\])/.test(address);
 }
 
 /** The answer to a failed request: JSON, or for a search an indexer's error document, because the client shows that. */
@@ -988,55 +977,11 @@ function errorResponse({ status, message }: Problem, isSearch: boolean): Respons
 
 // ─── Check: the whole way from Sonarr and Radarr to each indexer ────────────────────────────────────────────────────
 //
-// `--check` asks Prowlarr, Sonarr and Radarr through their own APIs, and changes nothing in any of them. What they answer
-// is their own: each field may be missing, and a fault in one place costs one line and not the rest of the check.
+// `--check` asks Prowlarr, Sonarr and Radarr through their own APIs, and changes nothing in any of them. Any field may be
+// missing from what they answer, and a fault in one place costs one line, not the rest of the check.
 
 /** ✓ is fine, ✗ has to be fixed, ? can't be known from here. */
-type Mark = "✓" | "✗" | "?";
-type Report = (mark: Mark, line: string) => void;
-
-type Field = { name: string; value?: unknown };
-/** What Prowlarr says of an application, and of an indexer. */
-type Application = { name: string; implementation: string; syncLevel: string; fields?: Field[] };
-type ProwlarrIndexer = { id: number; name?: string; enable: boolean };
-/** What Sonarr and Radarr say of an indexer, of their own test of it, of a quality profile, and of a series or movie. */
-type ClientIndexer = { id: number; name?: string; fields?: Field[] } & Record<(typeof USES)[number], boolean>;
-type IndexerTest = { id: number; isValid: boolean; validationFailures?: { errorMessage?: string }[] };
-type QualityProfile = {
-  name: string;
-  upgradeAllowed: boolean;
-  cutoffFormatScore: number;
-  /** Minimum Custom Format Score Increment. Versions before the end of 2024 don't have it. */
-  minUpgradeFormatScore?: number;
-  formatItems: { format: number; score: number }[];
-  /** Radarr's alone. */
-  language?: { id: number; name: string };
-};
-type Work = { title: string; year: number; originalLanguage?: { id: number; name: string } };
-
-/** An indexer that is enabled for none of these is never asked. */
-const USES = ["enableRss", "enableAutomaticSearch", "enableInteractiveSearch"] as const;
-/** The numbers of languages in Sonarr and Radarr. `Any` is Radarr's alone. */
-const LANGUAGES = { any: -1, unknown: 0, french: 2 };
-
-/** A Sonarr or Radarr, as Prowlarr knows it. */
-type Client = {
-  name: string;
-  kind: "Sonarr" | "Radarr";
-  /** "Prowlarr Server": the address that Prowlarr writes into its indexers. Empty if it is none. */
-  server: string;
-  /** Whether a proxy like this one answers there. Undefined if nothing does, as seen from here. */
-  isProxy: boolean | undefined;
-  isFullSync: boolean;
-  /** Its own API, or why that can't be asked. */
-  api: ClientApi | Problem;
-  /** Its enabled indexers that Prowlarr gave it, or why they are not known. */
-  indexers: Asked[] | Problem;
-};
-type ClientApi = { version: string; ask: Ask };
-type Ask = <Answer>(resource: string, method?: "GET" | "POST") => Promise<Answer>;
-/** An indexer of a client, and whether it asks a proxy like this one. Undefined if that can't be known from here. */
-type Asked = { id: number; name: string; server: string; path: string; isProxy: boolean | undefined };
+type Report = (mark: "✓" | "✗" | "?", line: string) => void;
 
 /**
  * Checks the whole way, and prints each finding.
@@ -1046,7 +991,7 @@ type Asked = { id: number; name: string; server: string; path: string; isProxy: 
 async function check(given: Config): Promise<boolean> {
   // Someone is waiting for the result, so nobody gets more than 30 seconds for an answer.
   const config = { ...given, timeout: Math.min(given.timeout, 30_000) };
-  const marks: Mark[] = [];
+  const marks: string[] = [];
   const report: Report = (mark, line) => {
     marks.push(mark);
     print(`${mark} ${line}`);
@@ -1054,7 +999,7 @@ async function check(given: Config): Promise<boolean> {
   const isRunning = await isProxy(`http://127.0.0.1:${config.port}`);
   const prowlarr = await readProwlarr(config).catch((error) => problemOf(error, config));
   const clients = prowlarr instanceof Problem ? [] : prowlarr.clients;
-  const isInUse = clients.some(asksProxy);
+  const isInUse = (await Promise.all(clients.map((client) => mayAskProxy(client, config)))).includes(true);
 
   if (isRunning) report("✓", `The proxy answers on port ${config.port}.`);
   else report(isInUse ? "✗" : "?", `No proxy answers on port ${config.port}: start it, or set PORT to its port.`);
@@ -1062,27 +1007,33 @@ async function check(given: Config): Promise<boolean> {
   else {
     report("✓", `Prowlarr ${prowlarr.version} at ${config.backend} accepts BACKEND_API_KEY.`);
     for (const client of clients) await checkClient(client, isInUse, config, report);
-    if (clients.length === 0)
-      report(
-        "?",
-        'Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with the proxy as "Prowlarr Server".',
-      );
     await checkIndexers(config, report).catch((error) => report("✗", problemOf(error, config).message));
-    if (!isInUse && clients.length > 0) report("?", `The proxy is not in use yet. To use it, ${SET_SERVER}`);
+    if (clients.length === 0) report("?", NO_CLIENT);
+    else if (!isInUse) report("?", `The proxy is not in use yet. To use it, ${setServer(clients[0]!.name)}`);
   }
-  return summarize(marks);
-}
 
-function summarize(marks: Mark[]): boolean {
   const faults = marks.filter((mark) => mark === "✗").length;
   if (faults > 0) print(`✗ ${faults} ${faults === 1 ? "thing" : "things"} to fix.`);
-  else if (marks.includes("?")) print("? Nothing to fix, but see the lines with ?.");
-  else print("✓ All is well.");
+  else print(marks.includes("?") ? "? Nothing to fix, but see the lines with ?." : "✓ All is well.");
   return faults === 0;
 }
 
-const SYNC = "press Sync App Indexers in Prowlarr";
-const SET_SERVER = `set "Prowlarr Server" to the proxy's address (Prowlarr → Settings → Apps), then ${SYNC}.`;
+/** A Sonarr or Radarr, as Prowlarr's settings under Apps describe it. */
+type Client = {
+  name: string;
+  kind: "Sonarr" | "Radarr";
+  /** "Prowlarr Server", the address that Prowlarr writes into its indexers. Empty if it is none. */
+  server: string;
+  isProxy: boolean | undefined;
+  isFullSync: boolean;
+  /** Its own API, or why that can't be asked. */
+  api: ClientApi | Problem;
+};
+type ClientApi = { version: string; ask: Ask };
+type Ask = <Answer>(resource: string, method?: "GET" | "POST") => Promise<Answer>;
+
+type Field = { name: string; value?: unknown };
+type Application = { name: string; implementation: string; syncLevel: string; fields?: Field[] };
 
 async function readProwlarr(config: Config): Promise<{ version: string; clients: Client[] }> {
   if (!config.apiKey)
@@ -1097,11 +1048,15 @@ async function readProwlarr(config: Config): Promise<{ version: string; clients:
 
 async function readClient(application: Application, config: Config): Promise<Client> {
   const kind = application.implementation as Client["kind"];
-  const [address, server] = [addressIn(application, "baseUrl"), addressIn(application, "prowlarrUrl")];
-  const api = await openApi(kind, address, config).catch(clientProblem);
-  const indexers = api instanceof Problem ? api : await indexersOf(api).catch(clientProblem);
-  const isFullSync = application.syncLevel === "fullSync";
-  return { name: application.name ?? kind, kind, server, isProxy: await isProxy(server), isFullSync, api, indexers };
+  const server = addressIn(application, "prowlarrUrl");
+  return {
+    name: application.name ?? kind,
+    kind,
+    server,
+    isProxy: await isProxyFor(server, config),
+    isFullSync: application.syncLevel === "fullSync",
+    api: await openClient(kind, addressIn(application, "baseUrl"), config).catch(clientProblem),
+  };
 }
 
 /** An address in the settings of an application or indexer, without credentials and a final slash, or empty. */
@@ -1110,197 +1065,188 @@ function addressIn({ fields }: { fields?: Field[] }, name: string): string {
   return url?.protocol.startsWith("http") ? (url.origin + url.pathname).replace(/\/+$/, "") : "";
 }
 
-/** Why a client can't be asked. */
+/** The API of a Sonarr or Radarr at this address that accepts one of the keys for its kind. */
+async function openClient(kind: Client["kind"], address: string, config: Config): Promise<ClientApi> {
+  const variable = `${kind.toUpperCase()}_API_KEY`;
+  const keys = config.clientKeys[kind];
+  const where = `copy the key from ${kind} → Settings → General.`;
+  if (keys.length === 0)
+    throw new Problem(
+      `set ${variable}, and the check sees whom it asks, and what the tag brings in each profile: ${where}`,
+    );
+  for (const key of keys) {
+    const ask = (resource: string, method = "GET") => askClient(address, key, resource, method, config.timeout);
+    const status = (await ask("system/status")) as { version: string } | undefined;
+    if (status) return { version: status.version, ask: ask as Ask };
+  }
+  throw new Problem(`${address} refuses ${variable}: ${where}`, 401);
+}
+
+/** Asks a Sonarr's or Radarr's API. Undefined if it refuses the key. */
+async function askClient(address: string, key: string, resource: string, method: string, timeout: number) {
+  // Its test of all indexers asks them one after the other.
+  const signal = AbortSignal.timeout(method === "POST" ? 10 * timeout : timeout);
+  const request = { ...DIRECT, method, headers: { "x-api-key": key }, signal };
+  const response = await fetch(`${address}/api/v3/${resource}`, request);
+  if (response.status === 401) return undefined;
+  if (response.status === 503) throw new Problem(`${address} is still starting: try again in a minute.`);
+  const answer: unknown = await response.json().catch(() => undefined);
+  // A test that finds a fault has status 400, and says in a list what it is.
+  if (answer && (response.ok || Array.isArray(answer))) return answer;
+  throw new Problem(`${address} answers ${response.status} to ${resource.replace(/\?.*/, "")}: see its log.`);
+}
+
 function clientProblem(error: unknown): Problem {
   if (error instanceof Problem) return error;
   const { name, code = name } = error as NodeJS.ErrnoException;
   return new Problem(`it gives no answer here (${code}), so the check does not see its settings.`);
 }
 
-/** The API of a Sonarr or Radarr that takes one of the keys for its kind. */
-async function openApi(kind: Client["kind"], address: string, { clientKeys, timeout }: Config): Promise<ClientApi> {
-  const variable = `${kind.toUpperCase()}_API_KEY`;
-  const where = `copy the key from ${kind} → Settings → General`;
-  if (clientKeys[kind].length === 0)
-    throw new Problem(
-      `set ${variable}, and the check sees whom it asks, and what the tag brings in each profile: ${where}.`,
-    );
-  if (!address) throw new Problem(`Prowlarr has no address for it: set "${kind} Server" (Prowlarr → Settings → Apps).`);
-  for (const key of clientKeys[kind]) {
-    const ask = <Answer>(resource: string, method = "GET") =>
-      askClient<Answer>(address, key, timeout, resource, method);
-    const status = await ask<{ version: string }>("system/status");
-    if (status) return { version: status.version, ask: ask as Ask };
-  }
-  throw new Problem(`${address} refuses ${variable}: ${where}.`, 401);
+/** Whether a proxy answers at an address. Undefined if nothing does, and if it isn't Prowlarr's by its port. */
+async function isProxyFor(address: string, { backend }: Config): Promise<boolean | undefined> {
+  const portOf = (address: string) => URL.parse(address)?.port;
+  return address ? ((await isProxy(address)) ?? (portOf(address) === portOf(backend) ? false : undefined)) : false;
 }
 
-/** Asks Sonarr or Radarr. Undefined if it refuses the key. */
-async function askClient<Answer>(address: string, key: string, timeout: number, resource: string, method: string) {
-  const signal = AbortSignal.timeout(timeout);
-  const response = await fetch(`${address}/api/v3/${resource}`, {
-    ...DIRECT,
-    method,
-    headers: { "x-api-key": key },
-    signal,
+/** An indexer of a client that Prowlarr gave it: its address is `server`, a slash and `number`. */
+type ClientIndexer = { id: number; name: string; server: string; address: string; isProxy: boolean | undefined };
+
+/** The indexers that a client asks, and that Prowlarr gave it: their address ends in a number. */
+async function readClientIndexers({ ask }: ClientApi, config: Config): Promise<ClientIndexer[]> {
+  type Indexer = { id: number; name?: string; fields?: Field[] } & Record<string, unknown>;
+  const uses = ["enableRss", "enableAutomaticSearch", "enableInteractiveSearch"];
+  const enabled = (await ask<Indexer[]>("indexer")).filter((indexer) => uses.some((use) => indexer[use]));
+  const indexers = enabled.map(async (indexer) => {
+    const { id, name = `indexer ${id}` } = indexer;
+    const address = addressIn(indexer, "baseUrl");
+    const server = address.replace(/\/\d+$/, "");
+    return { id, name, server, address: `${address}/`, isProxy: await isProxyFor(server, config) };
   });
-  if (response.status === 401) return undefined;
-  if (response.status === 503) throw new Problem(`${address} is still starting: try again in a minute.`);
-  const answer: unknown = await response.json().catch((error) => {
-    if (!(error instanceof SyntaxError)) throw error;
-  });
-  // A test of all indexers that finds a fault has status 400.
-  if (typeof answer !== "object" || answer === null || (!response.ok && !Array.isArray(answer)))
-    throw new Problem(`${address} answers ${response.status} to ${resource.replace(/\?.*/, "")}: see its log.`);
-  return answer as Answer;
+  return (await Promise.all(indexers)).filter(({ server, address }) => `${server}/` !== address);
 }
 
-/** The client's enabled indexers of Prowlarr's: those whose address ends in a number. */
-async function indexersOf({ ask }: ClientApi): Promise<Asked[]> {
-  const enabled = (await ask<ClientIndexer[]>("indexer")).filter((indexer) => USES.some((use) => indexer[use]));
-  const addresses = enabled.map((indexer) => /^(.+)(\/\d+)$/.exec(addressIn(indexer, "baseUrl")));
-  const servers = [...new Set(addresses.map((address) => address?.[1]))].filter((server) => server !== undefined);
-  const known = new Map(await Promise.all(servers.map(async (server) => [server, await isProxy(server)] as const)));
-  return enabled.flatMap(({ id, name = `indexer ${id}` }, n) => {
-    const [, server, path] = addresses[n] ?? [];
-    return server && path ? [{ id, name, server, path, isProxy: known.get(server) }] : [];
-  });
-}
-
-/** Whether the client, as far as can be known, asks the proxy for any indexer. */
-function asksProxy({ isProxy, indexers }: Client): boolean {
-  return isProxy !== false || (!(indexers instanceof Problem) && indexers.some((indexer) => indexer.isProxy));
+/** Whether Prowlarr gives a client the proxy's address, or one that may be the proxy's, or the client has it already. */
+async function mayAskProxy({ isProxy, api }: Client, config: Config): Promise<boolean> {
+  if (isProxy !== false) return true;
+  const indexers = api instanceof Problem ? [] : await readClientIndexers(api, config).catch(() => []);
+  return indexers.some((indexer) => indexer.isProxy);
 }
 
 async function checkClient(client: Client, isInUse: boolean, config: Config, report: Report): Promise<void> {
-  const { name, api, indexers } = client;
+  const { name, api } = client;
   const doubt = (error: unknown) => report("?", `${name}: ${clientProblem(error).message}`);
-  if (indexers instanceof Problem || !isInUse) report(...whatProwlarrGives(client, isInUse));
-  else await checkClientIndexers(client, indexers, config, report).catch(doubt);
-
+  if (!isInUse || api instanceof Problem) reportServer(client, isInUse, report);
   if (api instanceof Problem) return report(api.status === 401 ? "✗" : "?", `${name}: ${api.message}`);
-  if (indexers instanceof Problem) doubt(indexers);
+  if (isInUse) await checkClientIndexers(client, api, config, report).catch(doubt);
   await checkProfiles(client, api, report).catch(doubt);
 }
 
-/** Whether Prowlarr's side of the way is right. What the client made of it is not seen from there. */
-function whatProwlarrGives({ name, server, isProxy, isFullSync }: Client, isInUse: boolean): [Mark, string] {
-  const where = `(Prowlarr → Settings → Apps → ${name}), then press Sync App Indexers.`;
-  if (!server)
-    return [
-      "✗",
-      `Prowlarr gives ${name} no address that begins with http://: set "Prowlarr Server" to the proxy's ${where}`,
-    ];
-  const gives = `Prowlarr gives ${name} the address ${server}`;
-  if (isProxy === false)
-    return [
-      isInUse ? "✗" : "?",
-      `${gives}, which is not the proxy: set "Prowlarr Server" to the proxy's address ${where}`,
-    ];
-  if (!isFullSync) return ["✗", `${gives}, but ${name} may keep old ones: set "Sync Level" to Full Sync ${where}`];
+const inApps = (setting: string, name: string) =>
+  `set ${setting} (Prowlarr → Settings → Apps → ${name}), then press Sync App Indexers.`;
+const setServer = (name: string) => inApps(`"Prowlarr Server" to the proxy's address`, name);
+const NO_CLIENT =
+  'Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with the proxy as "Prowlarr Server".';
+const setSyncLevel = (name: string) => inApps('"Sync Level" to Full Sync', name);
+
+/** Reports whether Prowlarr's side of the way is right. What the client made of it is not seen from there. */
+function reportServer({ name, server, isProxy, isFullSync }: Client, isInUse: boolean, report: Report): void {
+  const gives = `Prowlarr gives ${name} ${server ? `the address ${server}` : "no address that begins with http://"}`;
+  if (isProxy === false) {
+    const why = server ? ", which is not the proxy" : "";
+    return report(isInUse ? "✗" : "?", `${gives}${why}: ${setServer(name)}`);
+  }
+  if (!isFullSync) return report("✗", `${gives}, but ${name} may keep old ones: ${setSyncLevel(name)}`);
   if (isProxy === undefined)
-    return ["?", `${gives}, which can't be reached from here: make sure that it is the proxy's, as ${name} sees it.`];
-  if (/^https?:\/\/(?:localhost|127\.|\[::1\])/.test(server))
-    return ["?", `${gives}, which is the proxy only if ${name} runs on this system and not in a container.`];
-  return ["✓", `${gives}, Full Sync.`];
+    return report(
+      "?",
+      `${gives}, which can't be reached from here: make sure that it is the proxy's, as ${name} sees it.`,
+    );
+  if (isLocal(server))
+    return report("?", `${gives}, which is the proxy only if ${name} runs on this system and not in a container.`);
+  report("✓", `${gives}, Full Sync.`);
 }
 
-/** Whether the client asks the proxy for each of Prowlarr's indexers, and gets an answer when it tests them itself. */
-async function checkClientIndexers(client: Client, indexers: Asked[], config: Config, report: Report): Promise<void> {
-  const { name, api } = client;
-  if (api instanceof Problem) return;
-  const isDirect = (indexer: Asked) =>
-    indexer.isProxy === false || (!indexer.isProxy && isProwlarrs(indexer, client, config));
-  const direct = indexers.filter(isDirect);
-  if (indexers.length === 0)
-    return report("✗", `${name} has no indexer of Prowlarr's: ${client.isProxy === false ? SET_SERVER : `${SYNC}.`}`);
-  if (client.isProxy === false && (client.isFullSync || direct.length > 0)) report(...whatProwlarrGives(client, true));
-  else
-    for (const { name: indexer, server, path } of direct) {
-      const first = client.isFullSync
-        ? ""
-        : `set "Sync Level" to Full Sync (Prowlarr → Settings → Apps → ${name}), then `;
-      report("✗", `${name} asks ${server}${path}/ for ${indexer}, which is not the proxy: ${first}${SYNC}.`);
-    }
+/** Checks that a client asks the proxy for each of Prowlarr's indexers, and gets an answer when it tests them itself. */
+async function checkClientIndexers(client: Client, api: ClientApi, config: Config, report: Report): Promise<void> {
+  const { name, server, isFullSync } = client;
+  const indexers = await readClientIndexers(api, config);
+  // What can't be reached from here is the proxy if Prowlarr gives that address, and the client gets an answer there.
+  const direct = indexers.filter((indexer) => !(indexer.isProxy ?? indexer.server === server));
+  const sync = isFullSync ? "press Sync App Indexers in Prowlarr." : setSyncLevel(name);
+  if (client.isProxy === false && (isFullSync || direct.length > 0)) return reportServer(client, true, report);
+  if (indexers.length === 0) return report("✗", `${name} has no indexer of Prowlarr's: ${sync}`);
+  for (const indexer of direct)
+    report("✗", `${name} asks ${indexer.address} for ${indexer.name}, which is not the proxy: ${sync}`);
 
-  // Sonarr tests them one after the other, as its button Test All Indexers does.
-  const tests = await api.ask<IndexerTest[]>("indexer/testall", "POST");
-  const failed = tests.filter(({ isValid }) => isValid === false);
+  type Test = { id: number; isValid: boolean; validationFailures?: { errorMessage?: string }[] };
+  const tests = await api.ask<Test[]>("indexer/testall", "POST");
   let anyFails = false;
-  for (const { id, name: indexer, server, path } of indexers) {
-    const test = failed.find((test) => test.id === id);
+  for (const indexer of indexers) {
+    const test = tests.find(({ id, isValid }) => id === indexer.id && !isValid);
     if (!test) continue;
     anyFails = true;
-    const words = test.validationFailures?.map(({ errorMessage }) => errorMessage).join(" ") || "it does not say why";
-    report("✗", `${name} gets no answer from ${server}${path}/ for ${indexer}: ${withoutKeys(words, config)}`);
+    const reasons = test.validationFailures?.map(({ errorMessage }) => errorMessage).join(" ") || "its log says why";
+    const answer = `${name} gets no answer from ${indexer.address} for ${indexer.name}`;
+    report("✗", `${answer}: ${withoutKeys(reasons, config)}`);
   }
   if (direct.length === 0 && !anyFails)
     report("✓", `${name} ${api.version} asks the proxy for all of its ${indexers.length} indexers, and gets answers.`);
 }
 
-/**
- * Whether an address that nothing answers here is Prowlarr's own rather than the proxy's. If it is neither what Prowlarr
- * is to write, nor has a port other than Prowlarr's, the client's own test can't tell the two apart.
- */
-function isProwlarrs({ server }: Asked, client: Client, { backend }: Config): boolean {
-  const portOf = (address: string) => URL.parse(address)?.port;
-  return server !== client.server || portOf(server) === portOf(backend);
-}
-
 /** A client's words without keys. */
 function withoutKeys(text: string, { apiKey, clientKeys }: Config): string {
   const keys = [apiKey, ...clientKeys.Sonarr, ...clientKeys.Radarr].filter(Boolean);
-  const named = text.replace(/\b(x-api-key|api[-_]?key|passkey|token)(["']?[=:]\s*)[^&\s"']+/gi, "$1$2…");
-  return keys.reduce((text, key) => text.replaceAll(key, "…"), named);
+  const unnamed = text.replace(/\b(x-api-key|api[-_]?key|passkey|token)(["']?[=:]\s*)[^&\s"']+/gi, "$1$2…");
+  return keys.reduce((text, key) => text.replaceAll(key, "…"), unnamed);
 }
 
+type QualityProfile = {
+  name: string;
+  upgradeAllowed: boolean;
+  cutoffFormatScore: number;
+  /** Minimum Custom Format Score Increment. An old version doesn't have it. */
+  minUpgradeFormatScore?: number;
+  formatItems: { format: number; score: number }[];
+  /** Radarr's alone. */
+  language?: { id: number; name: string };
+};
+/** The numbers of languages in Sonarr and Radarr. `Any` is Radarr's alone. */
+const LANGUAGES = { any: -1, unknown: 0, french: 2 };
+
 /**
- * What the tag brings in each quality profile, and whether the client would download a release again for it.
+ * Checks what the tag brings in each quality profile, and whether the client would download a release again for it.
  *
- * The tag is in the search result and not in the file. So the client, once it has the file, may find that the very same
- * release has more points. It downloads it again if that gain is at least the profile's minUpgradeFormatScore, and the
- * file is below cutoffFormatScore (Sonarr's and Radarr's UpgradableSpecification). Tried in Sonarr 5 and Radarr 6.
+ * The tag is in the search result and not in the file. So once it has the file, the client may find that the very same
+ * release has more points. It downloads that again if the gain is at least minUpgradeFormatScore, and the file is below
+ * cutoffFormatScore (UpgradableSpecification, in both; tried in Sonarr 5 and Radarr 6).
  */
 async function checkProfiles({ name, kind }: Client, { ask }: ClientApi, report: Report): Promise<void> {
-  const profiles = await ask<QualityProfile[]>("qualityprofile");
   const samples = await readSamples(kind, ask);
   let anyPoints = false;
-  for (const profile of profiles) {
-    const {
-      name: profileName,
-      upgradeAllowed,
-      cutoffFormatScore,
-      minUpgradeFormatScore,
-      formatItems,
-      language,
-    } = profile;
+  for (const profile of await ask<QualityProfile[]>("qualityprofile")) {
+    const { upgradeAllowed, cutoffFormatScore, minUpgradeFormatScore: increment, formatItems, language } = profile;
     const score = (formats: number[]) =>
       formatItems.reduce((sum, { format, score }) => sum + (formats.includes(format) ? score : 0), 0);
-    const gains = samples.map(({ release, file }) => ({ points: score(release) - score(file), file: score(file) }));
+    const gains = samples.map(({ release, file }) => ({ points: score(release) - score(file), before: score(file) }));
     const points = Math.max(...gains.map(({ points }) => points));
     if (points <= 0) continue;
     anyPoints = true;
-    const isRepeated = ({ points, file }: (typeof gains)[number]) =>
-      points > 0 && (minUpgradeFormatScore ?? 1) <= points && cutoffFormatScore > file;
-    const brings = `${name}, profile "${profileName}": the tag brings ${points} ${points === 1 ? "point" : "points"}`;
-    if (!upgradeAllowed || !gains.some(isRepeated))
-      report("✓", `${brings}, and no release is downloaded twice for them.`);
-    else if (minUpgradeFormatScore === undefined)
-      report(
-        "✗",
-        `${brings}, and this ${kind} has no Minimum Custom Format Score Increment: update ${kind}, or the same release is downloaded again and again.`,
-      );
-    else
-      report(
-        "✗",
-        `${brings}: set Minimum Custom Format Score Increment to ${points + 1} (now ${minUpgradeFormatScore}), or the same release is downloaded again and again.`,
-      );
+    const isRepeated =
+      upgradeAllowed &&
+      gains.some(({ points, before }) => points >= Math.max(increment ?? 1, 1) && before < cutoffFormatScore);
+    const where = `${name}, profile "${profile.name}"`;
+    const brings = `${where}: the tag brings ${points} ${points === 1 ? "point" : "points"}`;
+    const again = "or the same release is downloaded again and again.";
+    const setting = "Minimum Custom Format Score Increment";
+    if (!isRepeated) report("✓", `${brings}, and no release is downloaded twice for them.`);
+    else if (increment === undefined)
+      report("✗", `${brings}, and this ${kind} has no ${setting}: update ${kind}, ${again}`);
+    else report("✗", `${brings}: set ${setting} to ${points + 1} (now ${increment}), ${again}`);
     // An indexer that reports French alone makes the release French alone, whatever its original language is.
-    if (language && language.id !== LANGUAGES.any && language.id !== LANGUAGES.french)
-      report(
-        "✗",
-        `${name}, profile "${profileName}": set Language to Any or French (now ${language.name}), or a release that its indexer calls French alone is rejected.`,
-      );
+    if (language && ![LANGUAGES.any, LANGUAGES.french].includes(language.id)) {
+      const now = `set Language to Any or French (now ${language.name})`;
+      report("✗", `${where}: ${now}, or a release that its indexer calls French alone is rejected.`);
+    }
   }
   if (!anyPoints)
     report(
@@ -1317,67 +1263,67 @@ type Sample = { release: number[]; file: number[] };
  * language stands in both titles, because formats such as TRaSH's "Language: Original + French" compare with it.
  */
 async function readSamples(kind: Client["kind"], ask: Ask): Promise<Sample[]> {
+  type Work = { title: string; year: number; originalLanguage?: { id: number; name: string } };
   const works = await ask<Work[]>(kind === "Radarr" ? "movie" : "series");
-  const { unknown, french } = LANGUAGES;
-  const work = works.find(
-    ({ originalLanguage }) => originalLanguage && ![unknown, french].includes(originalLanguage.id),
-  );
+  const isForeign = ({ originalLanguage: { id } = { id: LANGUAGES.unknown, name: "" } }: Work) =>
+    id !== LANGUAGES.unknown && id !== LANGUAGES.french;
+  const work = works.find(isForeign);
   const dotted = (text: string) => text.replace(/[^\p{L}\p{N}]+/gu, ".");
   const name = `${dotted(work?.title ?? "Name")}.${kind === "Radarr" ? (work?.year ?? 2019) : "S01E01"}`;
   const formatsOf = async (title: string) => {
-    const { customFormats } = await ask<{ customFormats?: { id: number }[] }>(
-      `parse?title=${encodeURIComponent(title)}`,
-    );
-    return customFormats?.map(({ id }) => id) ?? [];
+    const parsed = await ask<{ customFormats?: { id: number }[] }>(`parse?title=${encodeURIComponent(title)}`);
+    return parsed.customFormats?.map(({ id }) => id) ?? [];
   };
-  const samples = (work ? [`${dotted(work.originalLanguage!.name)}.`, ""] : [""]).map(async (language) => ({
+  const languages = work ? [`${dotted(work.originalLanguage!.name)}.`, ""] : [""];
+  const samples = languages.map(async (language) => ({
     release: await formatsOf(`${name}.${TAG}.${language}1080p.WEB.H264-GRP`),
     file: await formatsOf(`${name}.FRENCH.${language}1080p.WEB.H264-GRP`),
   }));
   return await Promise.all(samples);
 }
 
-/** What an indexer's latest releases say. Without releases, nothing is known of its languages. */
-type Finding = { line: string; hasReleases: boolean; reportsLanguages: boolean };
-
-/** Asks all enabled indexers at once for their latest releases, and prints a line for each, in Prowlarr's order. */
+/** Asks all of Prowlarr's indexers at once for their latest releases, and prints a line for each, in Prowlarr's order. */
 async function checkIndexers(config: Config, report: Report): Promise<void> {
-  const indexers = (await askProwlarr<ProwlarrIndexer[]>(config, "indexer")).filter(({ enable }) => enable);
+  type Indexer = { id: number; name?: string; enable: boolean };
+  const indexers = (await askProwlarr<Indexer[]>(config, "indexer")).filter(({ enable }) => enable);
   if (indexers.length === 0) return report("✗", "Prowlarr has no enabled indexer: add one that reports languages.");
   print("The latest releases of each indexer:");
-  const findings = await Promise.all(indexers.map(({ id }) => askIndexer(config, id)));
-  const nameOf = ({ id, name }: ProwlarrIndexer) => name ?? `indexer ${id}`;
-  const idWidth = Math.max(...indexers.map(({ id }) => String(id).length));
-  const nameWidth = Math.max(...indexers.map((indexer) => nameOf(indexer).length));
-  for (const [n, { line }] of findings.entries())
-    print(`  ${String(indexers[n]!.id).padStart(idWidth)}  ${nameOf(indexers[n]!).padEnd(nameWidth)}  ${line}`);
+  const names = indexers.map(({ id, name = "" }) => [String(id), name] as const);
+  const [idWidth, nameWidth] = [0, 1].map((column) => Math.max(...names.map((row) => row[column]!.length)));
+  const answers = await Promise.all(indexers.map(({ id }) => askIndexer(config, id)));
+  for (const [n, [id, name]] of names.entries())
+    print(`  ${id.padStart(idWidth!)}  ${name.padEnd(nameWidth!)}  ${answers[n]!.line}`);
 
-  const reporting = findings.filter(({ reportsLanguages }) => reportsLanguages).length;
-  const silent = findings.filter(({ hasReleases }) => !hasReleases).length;
+  const reporting = answers.filter(({ reported }) => reported > 0).length;
+  const silent = answers.filter(({ items }) => items === 0).length;
   const sum = `${reporting} of ${indexers.length} report languages`;
   if (reporting > 0) report("✓", `${sum}.`);
   else if (silent > 0) report("?", `${sum}, but ${silent} gave no releases: run the check again later.`);
   else report("✗", "No enabled indexer reports languages: the proxy is of use only with one that does.");
 }
 
+/** An indexer's latest releases: how many they are, how many of them report a language, and what to print of them. */
+type Latest = { items: number; reported: number; line: string };
 /** A `language` attribute, whatever it says. */
 const LANGUAGE_ATTRIBUTE = /<(?:[^\s<>]*:)?attr\s[^<>]*["']\s*language\s*["']/i;
 /** Never throws. */
-async function askIndexer(config: Config, id: number): Promise<Finding> {
-  const nothing = (line: string): Finding => ({ line, hasReleases: false, reportsLanguages: false });
+async function askIndexer(config: Config, id: number): Promise<Latest> {
+  const nothing = (line: string): Latest => ({ items: 0, reported: 0, line });
   try {
     const response = await askBackend(config, `/${id}/api?t=search`);
     if (!response.ok) return nothing(`Prowlarr answers ${response.status} ${response.statusText}: its log says why`);
     const feed = Buffer.from(await readWhole(response));
     const { items, french, tagged } = tagFeed(feed);
     if (items === 0) return nothing("no releases");
-    const parts = feed.toString("latin1").split("<item");
-    const withLanguage = parts.filter((part) => LANGUAGE_ATTRIBUTE.test(part)).length;
+    const reported = feed
+      .toString("latin1")
+      .split("<item")
+      .filter((item) => LANGUAGE_ATTRIBUTE.test(item)).length;
     const releases = `${String(items).padStart(3)} ${items === 1 ? "release" : "releases"}`;
-    const line = withLanguage
-      ? `${releases}, ${withLanguage} report a language, ${french} French, ${tagged} to be tagged`
-      : `${releases}, none reports a language: the proxy can do nothing here`;
-    return { line, hasReleases: true, reportsLanguages: withLanguage > 0 };
+    const languages = reported
+      ? `${reported} report a language, ${french} French, ${tagged} to be tagged`
+      : "none reports a language: the proxy can do nothing here";
+    return { items, reported, line: `${releases}, ${languages}` };
   } catch (error) {
     if ((error as Error).name === "TimeoutError") return nothing(`no answer within ${config.timeout / 1000} s`);
     return nothing(problemOf(error, config).message);
