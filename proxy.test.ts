@@ -277,6 +277,30 @@ Show.S01E01.MULTi.SUBFORCED.«MULTi.VFF.»1080p.WEB.H264-GRP
 Show.S01E01.FRENCH.SUBS.«MULTi.VFF.»1080p.WEB.H264-GRP
 `;
 
+/** Each word of the lists in proxy.ts, where it decides what becomes of a title: it stands in place of WORD. */
+const WORDS: Record<string, string> = {
+  // Quality indicators
+  "Film.2019.Foo.«MULTi.VFF.»WORD.Foo-GRP": `4K 8K UHD FHD x264 x265 x266 H264 H.265 H-266 HEVC AVC AV1 VP9 VC1 XviD DivX MPEG2
+    MPEG-4 HDR HDR10 HDR10Plus DV DoVi SDR 8bit 10-bit Hi10 Hi10P DTS DTSHD DTSX TrueHD Atmos AC3 EAC3 DD DDP AAC FLAC
+    Opus PCM LPCM MP3 WEBDL WEBRip WEBMux WEBHD WEBHDRip WEBDLRip BluRay MBluRay BD BDRip BDMux BDRemux BDLight BDFull BD25
+    BD50 BRRip UHDBD UHDBDRip UHDRemux Remux HDDVD HDLight 4KLight mHD HDTV SDTV PDTV DSR TVRip VODRip HDRip HDCAM DVD DVD5
+    DVD9 DVDR DVDRip DVDScr`,
+  "Film.2019.Foo.«MULTi.VFF.»WORD.WEB.H264-GRP": `Amazon AMZN ADN ATV ATVP CANAL+ CR CRAV DP DSNP HBO HMAX HULU iP iT MAX
+    MYCANAL NF Netflix PCOK PMTP SALTO STAN TF1`,
+  // Tags: French is one only before another
+  "Film.2019.French.WORD.Foo-GRP": `VFF VOF VFQ VFI VF2 TRUEFRENCH VF MULTi VO VOA VOST VOSTFR FR FRE FRA ENG ENGLISH
+    GERMAN ITALIAN ITA SPANISH ESP JAPANESE KOREAN AUDIO DUAL DUBBED DL WiTH AD COMPLETE INTEGRALE INTÉGRALE PROPER REPACK
+    RERIP REAL iNTERNAL LIMITED UNRATED EXTENDED REMASTERED RESTORED UNCUT CUSTOM HYBRID IMAX HC HSBS 3D`,
+  "Film.2019.WORD.1080p-GRP": "VFF VOF VFQ VFI VF2 TRUEFRENCH FRENCH VF",
+  "Film.2019.Foo.«MULTi.VFF.»WEB.WORD.Foo-GRP": "SUBFRENCH SUBFORCED",
+  // Markers: a French before them is in the name
+  "French.PROPER.WORD.2.«MULTi.VFF.»1080p-GRP": "Saison Season Stagione Temporada",
+  "French.PROPER.WORD.12.«MULTi.VFF.»1080p-GRP": "E EP Épisode Episode Episodio",
+  "Show.S01.WORD.2.«MULTi.VFF.»mkv": "Part Partie Vol Volume",
+  // Extensions, which stay at the end
+  "Le.Film«.MULTi.VFF»-GRP.WORD": "mkv mp4 avi ts m2ts wmv mpg iso nzb torrent srt ass sub rar zip",
+};
+
 /** The table's rows: the heading that a title stands under, the title, and the title that is expected. */
 const ROWS = TITLES.trim()
   .split(/\n\n?# /)
@@ -292,6 +316,13 @@ const tag = (title: string) => apply(title, decide(title));
 
 describe("rules", () => {
   test.each(ROWS)("$heading: $title", ({ title, expected }) => expect(tag(title)).toBe(expected));
+
+  const rows = Object.entries(WORDS).flatMap(([row, list]) =>
+    list.split(/\s+/).map((word) => row.replace("WORD", word)),
+  );
+  test.each(rows)("a word of the lists: %s", (row) =>
+    expect(tag(row.replace(/«.*»/, ""))).toBe(row.replace(/[«»]/g, "")),
+  );
 
   test("a title that has its tag keeps it as it is", () => {
     for (const { expected } of ROWS) expect(tag(expected)).toBe(expected);

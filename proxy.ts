@@ -153,8 +153,8 @@ const SOURCES = `Blu-Ray MBluRay BD BD-Rip BD-Mux BD-Remux BD-Light BD-Full BD25
   Remux HD-DVD HD-Light 4K-Light mHD HD-TV SD-TV PDTV DSR TV-Rip VOD-Rip HD-Rip HD-CAM DVD DVD5 DVD9 DVDR DVD-Rip
   DVD-Scr`;
 const CODECS = "x264 x265 x266 H-264 H-265 H-266 HEVC AVC AV1 VP9 VC-1 XviD DivX MPEG-2 MPEG-4";
-const PICTURES = "HDR HDR10 HDR10+ HDR10Plus DV DoVi SDR 8-bit 10-bit Hi10 Hi10P";
-const SOUNDS = "DTS DTS-HD DTS-X TrueHD Atmos AC3 EAC3 DD DDP DD+ AAC FLAC Opus PCM LPCM MP3";
+const PICTURES = "HDR HDR10 HDR10Plus DV DoVi SDR 8-bit 10-bit Hi10 Hi10P";
+const SOUNDS = "DTS DTS-HD DTS-X TrueHD Atmos AC3 EAC3 DD DDP AAC FLAC Opus PCM LPCM MP3";
 /** A streaming service counts only right before a WEB source, because many are words that a name may hold as well. */
 const SERVICES = `Amazon AMZN ADN ATV ATVP CANAL+ CR CRAV DP DSNP HBO HMAX HULU iP iT MAX MYCANAL NF Netflix PCOK PMTP
   SALTO STAN TF1`;
