@@ -23,8 +23,8 @@ const SEED = Number(process.env["SEED"] ?? Date.now() % 2 ** 31);
 
 const TITLES = `
 # Series: before the first quality indicator after the season and episode
-Show.S01E01.«MULTi.VFF.»1080p.WEB-GRP  # the specification's own example
-Show.S01E01.MULTi«.VFF».1080p.WEB.H264-GRP  # rule 5
+Show.S01E01.«MULTi.VFF.»1080p.WEB-GRP  # the simplest case
+Show.S01E01.MULTi«.VFF».1080p.WEB.H264-GRP  # MULTi gets its VFF where it stands
 Money.Heist.S01E01.«MULTi.VFF.»1080p.WEB.H264-GRP
 Les.Revenants.S02E03.«MULTi.VFF.»720p.HDTV.x264-GRP
 Show.S01E02.«MULTi.VFF.»1080p.DSNP.WEB-DL.DDP5.1.H.264-GRP

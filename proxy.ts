@@ -6,8 +6,11 @@
  *     <title>Show.S01E01.1080p.WEB-GRP</title> <newznab:attr name="language" value="French"/>
  *     <title>Show.S01E01.MULTi.VFF.1080p.WEB-GRP</title> …
  *
- * Everything else passes through untouched. The order: configuration, rules, feed, proxy, command line.
- * To run it: `BACKEND_URL=http://prowlarr:9696 bun proxy.ts`, or `bun proxy.ts --help`.
+ * Everything else passes through untouched. To run it: `BACKEND_URL=http://prowlarr:9696 bun proxy.ts`, or `--help`.
+ *
+ * The order: configuration, rules, feed, proxy, check, command line. Start at `handle`, where a request comes in: it
+ * asks the backend (`forward`), reads the answer to a search (`answerSearch`), finds the French releases in it
+ * (`tagFeed`), and decides on each title (`decide`).
  */
 import { isUtf8 } from "node:buffer";
 import { XMLParser } from "fast-xml-parser";
@@ -24,6 +27,7 @@ export class Problem extends Error {
   }
 }
 
+/** The words of a list. */
 const words = (list: string) => list.split(/\s+/);
 
 // ─── Configuration: what the environment says ───────────────────────────────────────────────────────────────────────
@@ -206,9 +210,11 @@ const NUMBER_LABEL = String.raw`(?:S|EP?|\d{0,2}x(?=\d\d?(?!\d))|of[ ._]|${anyOf
 const NUMBER_SEPARATOR = String.raw`[ ._~–(&+-]`;
 /** A further number with its separators: `-E03`, ` - x02`, `.Part 2`, `-08`, ` of 24` */
 const NEXT_NUMBER = String.raw`${NUMBER_SEPARATOR}{0,3}(?:${NUMBER_LABEL}(?:${NUMBER}|XX)|(?<=${NUMBER_SEPARATOR})\d{1,4}${END})`;
-/** All further numbers, each with its version or part: the `v2-13v2` of `12v2-13v2`, the `a-b` … of `E22a-E22b` */
+/** All further numbers. Each may have a version or a part: the `v2-E13v2` of `E12v2-E13v2`, the `c` of `E22c` */
 const MORE_NUMBERS = String.raw`(?:(?:v\d|[a-h]${END})?${NEXT_NUMBER}){0,16}(?:v\d|[a-h])?${END}`;
 
+/** An anime's episode: ` - 12 `, `_-_12v2_`, `Title-01[`. To Sonarr it ends the name, to Radarr it is a part of it. */
+const ABSOLUTE_NUMBER = toPattern(String.raw`(?:[ ._]-[ ._]|(?<=\w)-)\d{2,4}(?:\.5)?(?:v\d)?${END}`);
 /** The first of these patterns that matches anywhere in a title ends the name. */
 const MARKERS = [
   // S01E01, S01.E01-E03, Season 1 - Episode 01, (S05E06-08 of 24). A hyphen right after S01E01 belongs to the
@@ -226,11 +232,9 @@ const MARKERS = [
   String.raw`${START}(?![\dA-F]{8}[\])])${EPISODE}${MORE_NUMBERS}`,
   // 2019, 2049.2017, 1984 (2020), 1979-2015. A year at the very start belongs to the name.
   String.raw`(?<=[^\p{L}\p{N}])${YEAR}(?!\d)(?:[ ._([–-]{1,3}${YEAR}(?!\d))*${END}`,
-  // ` - 12 `, `_-_12v2_`, `Title-01[`: the number of an anime episode
-  String.raw`(?:[ ._]-[ ._]|(?<=\w)-)\d{2,4}(?:\.5)?(?:v\d)?${END}`,
-].map((source) => toPattern(source));
-/** The last marker is an episode to Sonarr, but a part of the name to Radarr. */
-const ABSOLUTE_NUMBER = MARKERS.at(-1);
+]
+  .map((source) => toPattern(source))
+  .concat(ABSOLUTE_NUMBER);
 
 /** A word that begins with SUB and is no file extension: a tag right before it speaks of subtitles, also to Sonarr. */
 const SUBTITLE = String.raw`(?!\.sub$)${GAP}{0,3}sub`;
@@ -337,6 +341,7 @@ function findQuality(title: string, marker: Marker | undefined): Found | undefin
   return isLoneWeb ? find(QUALITY_INDICATOR, title, quality.end) : quality;
 }
 
+/** The first tag that counts. */
 function findTag(pattern: RegExp, title: string, counts: (tag: Found) => boolean): Found | undefined {
   let tag = find(pattern, title);
   while (tag && !counts(tag)) tag = find(pattern, title, tag.end);
@@ -390,6 +395,8 @@ function tagBeside(title: string, at: number): Insertion {
 /** Words in a `language` attribute for French audio, and for subtitles. */
 const FRENCH_WORDS = "french francais francaise fr fra fre vf vff vfq vfi vf2 vof truefrench";
 const SUBTITLE_WORDS = "sub subs subbed subtitle subtitles subtitled sous subfrench vost vosta vostfr stfr";
+/** A value without any of these letters is not French. */
+const FRENCH_INITIALS = [...new Set(words(FRENCH_WORDS).map((word) => word[0]))].join("");
 const FRENCH = toPattern(`${START}${anyOf(FRENCH_WORDS)}${END}`);
 const SUBTITLES = toPattern(`${START}${anyOf(SUBTITLE_WORDS)}${END}`);
 
@@ -402,13 +409,6 @@ export function isFrench(value: string): boolean {
   const plain = value.normalize("NFD").replace(/\p{M}/gu, "");
   return plain.split(/[,;/|&+]/).some((language) => FRENCH.test(language) && !SUBTITLES.test(language));
 }
-
-/**
- * An attribute's value that begins with `language`. In most feeds the language is English: the lookahead passes by a
- * value without any of the letters that FRENCH_WORDS begin with, and that saves a tenth of the time.
- */
-const INITIALS = [...new Set(words(FRENCH_WORDS).map((word) => word[0]))].join("");
-const LANGUAGE = toPattern(String.raw`=\s*["']\s*language(?!" value="[^"<&${INITIALS}]*")`, "g");
 
 // ─── Feed: a search response with its French titles tagged ──────────────────────────────────────────────────────────
 //
@@ -479,7 +479,7 @@ type Item = { text: string; start: number };
 /** From the index `start` up to, but not including, the index `end`. */
 type Span = { start: number; end: number };
 
-/** In bytes, some 80 releases. A string of this size is made of memory at hand, and one of a large feed's is not. */
+/** In bytes: some 80 releases. One string for a whole large feed took 40 MiB more, and a twentieth more time. */
 const PART = 128 * 1024;
 /** The feed in parts, each of whole items. */
 function* partsOf(markup: Buffer): Generator<Span> {
@@ -515,6 +515,11 @@ function findItemEnd(text: string, start: number): number {
   return end;
 }
 
+/**
+ * An attribute's value that begins with `language`. In most feeds the language is English: the lookahead passes by such
+ * an element without a look at it, and that saves a tenth of the time.
+ */
+const LANGUAGE = toPattern(String.raw`=\s*["']\s*language(?!" value="[^"<&${FRENCH_INITIALS}]*")`, "g");
 /** Whether one of an item's `attr` elements says French. */
 function saysFrench(item: string): boolean {
   for (let next = 0; ;) {
@@ -650,13 +655,13 @@ const NO_ROUTE = new Problem(
   404,
 );
 const NO_TUNNEL = new Problem(
-  "The proxy opens no tunnel: it serves Prowlarr's addresses, and is no proxy for others.",
+  "The proxy opens no tunnels (CONNECT): take its address out of the proxy settings of your system or browser.",
   405,
 );
 /** What someone sees who opens the proxy's address in a browser. */
 const WELCOME = `This is language-tag-proxy ${version}. It runs, and there is nothing more to see here.
 
-Its address belongs into Prowlarr: Settings → Apps → Sonarr or Radarr → Prowlarr Server.
+Its address belongs in Prowlarr: Settings → Apps → Sonarr or Radarr → Prowlarr Server.
 `;
 
 /**
@@ -876,8 +881,9 @@ function isFeed(request: Request, response: Response): boolean {
 /** Headers that describe the very bytes of an answer: they are no longer true of a tagged one. */
 const OF_THE_BYTES = words("etag content-md5 digest content-digest repr-digest accept-ranges");
 /**
- * Bun collects garbage when there is more of it than of live data. The proxy has next to no live data, so this would be
- * every 14 searches. With this buffer it is every 40. The buffer takes no memory, because nobody touches it.
+ * Bun 1.4.5 collects garbage when there is more of it than of live data, and counts the feeds' buffers as such
+ * (oven-sh/bun#42979). The proxy has next to no live data, so this would be every 14 searches. With this buffer it is
+ * every 40. The buffer takes no memory, because nobody touches it.
  */
 const BALLAST = new ArrayBuffer(6 * 1024 * 1024);
 /** A search response, read to its end and tagged. */
@@ -1420,7 +1426,7 @@ function start(env: NodeJS.ProcessEnv): void {
       // A second signal ends it in any case. By default no signal ends process 1, which it is in a container.
       if (isStopping) process.exit(1);
       isStopping = true;
-      // Its promise would also wait for connections that never send a whole request.
+      // Its promise would also wait for clients that sent half a request (Bun 1.4.5, oven-sh/bun#37074).
       server.stop();
       while (server.pendingRequests > 0) await Bun.sleep(10);
       process.exit(0);
