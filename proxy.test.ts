@@ -1416,6 +1416,21 @@ describe.concurrent("a backend", () => {
     expect(await proxy.ask("/3/api")).toMatchObject({ status: 200, text: TAGGED_FEED });
   });
 
+  test("that speaks http where BACKEND_URL says https is a 502 that says so", async () => {
+    using proxy = await proxyWith(ok, {}, (backend) => urlOf(backend).replace("http:", "https:"));
+    const answer = await proxy.ask("/api/v1/x");
+    const sentence = expect.stringMatching(/^https:.* does not speak https: write http:\/\/ in BACKEND_URL\.$/);
+    expect([answer.status, sentenceIn(answer, "json")]).toEqual([502, sentence]);
+  });
+
+  test.each(["localhost", "127.0.0.1", "[::1]"])(
+    "that is away at %s is said to be the container itself",
+    async (host) => {
+      using proxy = proxyTo(`http://${host}:${await freePort()}`);
+      expect((await proxy.ask("/api/v1/x")).text).toContain("In a container, that address is the container itself.");
+    },
+  );
+
   const OK = "HTTP/1.1 200 OK\r\nContent-Type: application/rss+xml\r\n";
   const HALF = `${OK}Content-Length: 99999\r\n\r\n${FRENCH_FEED}`;
   const CHUNKED = `${OK}Transfer-Encoding: chunked\r\n\r\n`;

@@ -789,7 +789,7 @@ async function forward(
       // An answer that has begun may take as long as its client waits: Prowlarr streams whatever the indexer sends.
       timeout: false,
       // If the backend has closed a kept connection meanwhile, Bun asks again on a new one, but never with a body.
-      keepalive: !body,
+      keepalive: request.method === "GET" || request.method === "HEAD",
     });
     if (response.status < 200 || response.status > 599)
       throw new Problem(
@@ -957,8 +957,7 @@ function problemOf(error: unknown, { backend, timeout }: Pick<Config, "backend" 
     const hint = isLocal(backend) ? " In a container, that address is the container itself." : "";
     return new Problem(`${backend} can't be reached: check that it runs, and that BACKEND_URL is its address.${hint}`);
   }
-  if (code === "EPROTO" || /SSL|TLS/.test(code))
-    return new Problem(`${backend} does not speak https: write http:// in BACKEND_URL.`);
+  if (code === "EPROTO") return new Problem(`${backend} does not speak https: write http:// in BACKEND_URL.`);
   if (/CERT|SIGNATURE/.test(code))
     return new Problem(
       `The certificate of ${backend} is not trusted (${code}): use the host name in the certificate, or set NODE_EXTRA_CA_CERTS to its authority's file.`,
@@ -1080,6 +1079,7 @@ async function openClient(kind: Client["kind"], address: string, config: Config)
     throw new Problem(
       `set ${variable}, and the check sees whom it asks, and what the tag brings in each profile: ${where}`,
     );
+  if (!address) throw new Problem(`Prowlarr has no address for it: set "${kind} Server" (Prowlarr → Settings → Apps).`);
   for (const key of keys) {
     const ask = (resource: string, method = "GET") => askClient(address, key, resource, method, config.timeout);
     const status = (await ask("system/status")) as { version: string } | undefined;
@@ -1104,8 +1104,11 @@ async function askClient(address: string, key: string, resource: string, method:
 
 function clientProblem(error: unknown): Problem {
   if (error instanceof Problem) return error;
-  const { name, code = name } = error as NodeJS.ErrnoException;
-  return new Problem(`it gives no answer here (${code}), so the check does not see its settings.`);
+  const { name, code } = error as NodeJS.ErrnoException;
+  if (!code) return new Problem("its answer is not one that this check understands: update it, or this proxy.");
+  return new Problem(
+    `it gives no answer here (${typeof code === "string" ? code : name}), so its settings are not seen.`,
+  );
 }
 
 /** Whether a proxy answers at an address. Undefined if nothing does, and if it isn't Prowlarr's by its port. */
