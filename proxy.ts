@@ -694,22 +694,22 @@ async function handle(request: Request, server: Bun.Server<undefined>, config: C
     return new Response(WELCOME, { status: 404 });
 
   const isSearch = SEARCH.test(path);
-  const line = () => describeRequest(request.method, path, isSearch ? query : "");
-  const report = (outcome: string, level: keyof Log = "info") =>
-    config.log[level]?.(`${line()} → ${outcome}, ${Math.round(performance.now() - started)} ms`);
+  const described = () => describeRequest(request.method, path, isSearch ? query : "");
+  const logOutcome = (outcome: string, level: keyof Log = "info") =>
+    config.log[level]?.(`${described()} → ${outcome}, ${Math.round(performance.now() - started)} ms`);
   try {
     if (request.method === "CONNECT") throw NO_TUNNEL;
     if (!ROUTES.test(path)) throw NO_ROUTE;
     const response = await forward(request, server, config, path + query, isSearch);
-    if (isSearch && isFeed(request, response)) return await answerSearch(response, config.log, report);
-    report(String(response.status));
+    if (isSearch && isFeed(request, response)) return await answerSearch(response, config.log, logOutcome);
+    logOutcome(String(response.status));
     const onBreak = () => {
-      if (!request.signal.aborted) config.log.warn(`${line()}: the backend broke off its answer`);
+      if (!request.signal.aborted) config.log.warn(`${described()}: the backend broke off its answer`);
     };
     return new Response(response.body && relay(response.body, { onBreak }), response);
   } catch (error) {
     const problem = request.signal.aborted ? new Problem("the client left", 499) : problemOf(error, config);
-    report(`${problem.status}: ${problem.message.replace(/\.$/, "")}`, problem.status >= 500 ? "warn" : "info");
+    logOutcome(`${problem.status}: ${problem.message.replace(/\.$/, "")}`, problem.status >= 500 ? "warn" : "info");
     return errorResponse(problem, isSearch);
   }
 }
@@ -887,12 +887,12 @@ const OF_THE_BYTES = words("etag content-md5 digest content-digest repr-digest a
  */
 const BALLAST = new ArrayBuffer(6 * 1024 * 1024);
 /** A search response, read to its end and tagged. */
-async function answerSearch(response: Response, log: Log, report: (outcome: string) => void): Promise<Response> {
+async function answerSearch(response: Response, log: Log, logOutcome: (outcome: string) => void): Promise<Response> {
   const feed = await readWhole(response);
   const titles: string[] = [];
   const keepTitle = (title: string, decision: Decision) => void titles.push(describeTitle(title, decision));
   const { pieces, items, tagged } = tagFeed(new Uint8Array(feed), log.debug && keepTitle);
-  report(`200, ${items} items, ${tagged} tagged`);
+  logOutcome(`200, ${items} items, ${tagged} tagged`);
   for (const line of titles) log.debug?.(line);
   if (items > MOST_ITEMS) log.warn(`A feed has more than ${MOST_ITEMS} items, so it is passed on without tags.`);
 
@@ -993,9 +993,9 @@ type Report = (mark: "✓" | "✗" | "?", line: string) => void;
  *
  * @returns whether there is nothing to fix
  */
-async function check(given: Config): Promise<boolean> {
+async function check({ timeout, ...rest }: Config): Promise<boolean> {
   // Someone is waiting for the result, so nobody gets more than 30 seconds for an answer.
-  const config = { ...given, timeout: Math.min(given.timeout, 30_000) };
+  const config = { ...rest, timeout: Math.min(timeout, 30_000) };
   const marks: string[] = [];
   const report: Report = (mark, line) => {
     marks.push(mark);
@@ -1045,10 +1045,13 @@ async function readProwlarr(config: Config): Promise<{ version: string; clients:
     throw new Problem(
       "BACKEND_API_KEY is not set, so the check ends here: copy the key from Prowlarr → Settings → General.",
     );
-  const { version } = await askProwlarr<{ version: string }>(config, "system/status");
+  const status = await askProwlarr<{ version: string }>(config, "system/status");
   const applications = await askProwlarr<Application[]>(config, "applications");
   const ours = applications.filter(({ implementation }) => /^(?:Sonarr|Radarr)$/.test(implementation));
-  return { version, clients: await Promise.all(ours.map((application) => readClient(application, config))) };
+  return {
+    version: status.version,
+    clients: await Promise.all(ours.map((application) => readClient(application, config))),
+  };
 }
 
 async function readClient(application: Application, config: Config): Promise<Client> {
@@ -1449,8 +1452,8 @@ function listen(config: Config): Bun.Server<undefined> {
 }
 
 /** Prints what each title becomes if its release has French audio, and why. */
-async function explainTitles(given: string[]): Promise<void> {
-  const lines = given.includes("-") ? (await Bun.stdin.text()).split("\n") : given;
+async function explainTitles(args: string[]): Promise<void> {
+  const lines = args.includes("-") ? (await Bun.stdin.text()).split("\n") : args;
   const titles = lines.map((line) => line.trim()).filter(Boolean);
   if (titles.length === 0) throw new Problem('--title needs a title, such as --title "Show.S01E01.1080p.WEB-GRP".');
   for (const title of titles) {
