@@ -58,6 +58,7 @@ Show - 1x01_02 «MULTi.VFF »- Title
 Show.2x04.2x05.«MULTi.VFF.»720p.BluRay-GRP
 Show - 5x01 - x02 «MULTi.VFF »- Title (2)
 Show 2010x15 - 2010x16 «MULTi.VFF »720p HDTV
+Show 2010x15 - 2010x16 «MULTi.VFF »- Title
 Series Title (S05E06-08 of 24) «MULTi.VFF »City Sushi  # "of 24" says how many there are
 Show.S01.PART2.«MULTi.VFF.»1080p.WEB.H264-GRP  # before PART2 the season is lost
 Show.S01.PART2.«MULTi.VFF.»mkv
@@ -1521,6 +1522,12 @@ describe.concurrent("a backend", () => {
     // An answer that is complete would leave its connection open, and rightly, for the next request.
     ["without a Content-Length", {}, spaces, "stays"],
     ["though it is packed with gzip", { "content-encoding": "gzip" }, zlib.gzipSync(spaces), "ends"],
+    [
+      "though its packed length is told",
+      { "content-encoding": "gzip", "content-length": zlib.gzipSync(spaces).length },
+      zlib.gzipSync(spaces),
+      "ends",
+    ],
   ])("whose feed is larger than 32 MiB is a 502: told %s", async (_, headers: OutgoingHttpHeaders, body, last) => {
     using proxy = await proxyWith((_, response) => {
       response.writeHead(200, { ...XML, ...headers }).write(body);

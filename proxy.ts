@@ -32,6 +32,7 @@ const words = (list: string) => list.split(/\s+/);
 
 // ─── Configuration: what the environment says ───────────────────────────────────────────────────────────────────────
 
+/** What the environment says, checked. */
 export interface Config {
   /** Prowlarr's address with its URL base, without a final slash and without credentials, so that it can be logged. */
   backend: string;
@@ -48,7 +49,7 @@ export interface Config {
   log: Log;
 }
 
-/** One function per level. Those below LOG_LEVEL are undefined, so that `log.debug?.(…)` costs nothing. */
+/** One function per level, from the most talkative on. Those below LOG_LEVEL are undefined, so that `log.debug?.(…)` costs nothing. */
 export type Log = { debug?: Print | undefined; info?: Print | undefined; warn: Print };
 type Print = (line: string) => void;
 
@@ -168,9 +169,10 @@ const EPISODE_WORDS = "E EP Épisode Episode Episodio";
 const PART_WORDS = "Part Partie Vol Volume";
 const EXTENSIONS = "mkv mp4 avi ts m2ts wmv mpg iso nzb torrent srt ass sub rar zip";
 
-/** A pattern for any one word of the lists. */
+/** A pattern for any one word of the lists. A hyphen is any separator or none; no special character but + may stand. */
 const anyOf = (...lists: string[]) =>
   `(?:${lists.flatMap(words).join("|").replaceAll("+", "\\+").replaceAll("-", "[ ._-]?")})`;
+/** All patterns for titles ignore letter case, and take an é for a letter. */
 const toPattern = (source: string, flags = "") => new RegExp(source, `iu${flags}`);
 
 /**
@@ -181,10 +183,10 @@ const START = String.raw`(?<![\p{L}\p{N}])(?=[\p{L}\p{N}])`;
 const END = String.raw`(?![\p{L}\p{N}])`;
 const GAP = "[ ._-]";
 
-const EXTENSION = String.raw`(?:\.${anyOf(EXTENSIONS)})?$`;
+const EXTENSION_AND_END = String.raw`(?:\.${anyOf(EXTENSIONS)})?$`;
 /** A release group behind the hyphen: `GROUP.mkv` in `x264-GROUP.mkv`, but not the resolution in `Le-Film-720p`. */
 const GROUP = String.raw`(?!\d{3,4}[pi]${END})(?=\d*\p{L})[\p{L}\p{N}]+`;
-const GROUP_AT_END = `(?<=-)${GROUP}${EXTENSION}`;
+const GROUP_AT_END = `(?<=-)${GROUP}${EXTENSION_AND_END}`;
 
 // Quality indicators: what a title says about picture and sound, unless it is the group's name.
 const FORMATS = anyOf(RESOLUTIONS, CODECS, PICTURES);
@@ -205,10 +207,10 @@ const NUMBER = String.raw`\d{1,5}(?!\d)`;
 const SEASON = String.raw`(?:S|${anyOf(SEASON_WORDS)}${GAP}?)\d{1,4}(?!\d)`;
 /** `E01`, `Episode 1` */
 const EPISODE = String.raw`${anyOf(EPISODE_WORDS)}${GAP}?${NUMBER}`;
-/** What stands before a further number: the `E` of `S01E01-E03`, the `x` of `5x01 - x02`, `of `, `Part `. */
-const NUMBER_LABEL = String.raw`(?:S|EP?|\d{0,2}x(?=\d\d?(?!\d))|of[ ._]|${anyOf(PART_WORDS)}${GAP}?)`;
+/** What stands before a further number: the `E` of `S01E01-E03`, the `x` of `5x01 - x02`, `2010x`, `of `, `Part `. */
+const NUMBER_LABEL = String.raw`(?:S|EP?|(?:\d{0,2}|${YEAR})x(?=\d\d?(?!\d))|of[ ._]|${anyOf(PART_WORDS)}${GAP}?)`;
 const NUMBER_SEPARATOR = String.raw`[ ._~–(&+-]`;
-/** A further number with its separators: `-E03`, ` - x02`, `.Part 2`, `-08`, ` of 24` */
+/** A further number with its separators: `-E03`, ` - x02`, `.Part 2`, `-08`, ` of 24`, `EXX` for a whole season */
 const NEXT_NUMBER = String.raw`${NUMBER_SEPARATOR}{0,3}(?:${NUMBER_LABEL}(?:${NUMBER}|XX)|(?<=${NUMBER_SEPARATOR})\d{1,4}${END})`;
 /** All further numbers. Each may have a version or a part: the `v2-E13v2` of `E12v2-E13v2`, the `c` of `E22c` */
 const MORE_NUMBERS = String.raw`(?:(?:v\d|[a-h]${END})?${NEXT_NUMBER}){0,16}(?:v\d|[a-h])?${END}`;
@@ -231,28 +233,34 @@ const MARKERS = [
   // E07-E08, Episode 99-100, Ep.01; but not the hash [E34E548F]
   String.raw`${START}(?![\dA-F]{8}[\])])${EPISODE}${MORE_NUMBERS}`,
   // 2019, 2049.2017, 1984 (2020), 1979-2015. A year at the very start belongs to the name.
-  String.raw`(?<=[^\p{L}\p{N}])${YEAR}(?!\d)(?:[ ._([–-]{1,3}${YEAR}(?!\d))*${END}`,
+  String.raw`(?<=[^\p{L}\p{N}])${YEAR}(?:[ ._([–-]{1,3}${YEAR})*${END}`,
 ]
   .map((source) => toPattern(source))
   .concat(ABSOLUTE_NUMBER);
 
 /** A word that begins with SUB and is no file extension: a tag right before it speaks of subtitles, also to Sonarr. */
-const SUBTITLE = String.raw`(?!\.sub$)${GAP}{0,3}sub`;
-const FRENCH_TAG = toPattern(`${START}${anyOf(FRENCH_TAGS)}${END}(?!${SUBTITLE})`, "g");
+const SUBTITLE_FOLLOWS = String.raw`(?!\.sub$)${GAP}{0,3}sub`;
+const FRENCH_TAG = toPattern(`${START}${anyOf(FRENCH_TAGS)}${END}(?!${SUBTITLE_FOLLOWS})`, "g");
 /** A MULTi that no French tag follows. */
-const MULTI_TAG = toPattern(`${START}MULTi${END}(?!${SUBTITLE}|${GAP}{0,3}${anyOf(FRENCH_TAGS)}${END})`, "g");
+const MULTI_TAG = toPattern(`${START}MULTi${END}(?!${SUBTITLE_FOLLOWS}|${GAP}{0,3}${anyOf(FRENCH_TAGS)}${END})`, "g");
 /** What follows a tag: another tag, a quality indicator, the group or the end. */
 const AFTER_A_TAG = toPattern(
-  String.raw`[ ._\-()[\]{}]{0,5}(?:(?:${anyOf(FRENCH_TAGS, OTHER_TAGS)}|${QUALITY})${END}|${GROUP_AT_END}|${EXTENSION})`,
+  String.raw`[ ._\-()[\]{}]{0,5}(?:(?:${anyOf(FRENCH_TAGS, OTHER_TAGS)}|${QUALITY})${END}|${GROUP_AT_END}|${EXTENSION_AND_END})`,
   "y",
 );
-/** What the tag goes after: a closing bracket, words that begin with SUB, a separator (`_` must not follow the tag). */
-const AFTER_A_MARKER = toPattern(String.raw`[)\]}】]?(?:(?:${SUBTITLE}[\p{L}\p{N}]*${END})+[ ._]?|[ ._])?`, "y");
+/** What the tag goes after: a closing bracket, words that begin with SUB, and a separator. */
+const AFTER_A_MARKER = toPattern(
+  String.raw`[)\]}】]?(?:(?:${SUBTITLE_FOLLOWS}[\p{L}\p{N}]*${END})+[ ._]?|[ ._])?`,
+  "y",
+);
 /** Group, hash and extension at the end of a title: `-GRP`, ` [Kosaka] [9C57891E].mkv` */
-const TAIL = toPattern(String.raw`(?:-${GROUP})?(?:[ ._]?[([][^()[\]]*[)\]]){0,5}${EXTENSION}`);
+const TAIL = toPattern(String.raw`(?:-${GROUP})?(?:[ ._]?[([][^()[\]]*[)\]]){0,5}${EXTENSION_AND_END}`);
 /** A group in front, as in `[TMS-Remux].Series.720p`, or nothing. */
 const GROUP_IN_FRONT = /^(?:\[[^\]]*\])?/;
-/** A hyphen that opens the quality. Behind a bare number of three digits it is none: Sonarr reads `720.` as S07E20. */
+/**
+ * A hyphen that opens the quality, as in `S01E01-720p`. Behind a bare number of three digits, as in `One-Piece-720-720p`,
+ * it is none, because a dot would follow the number then: Sonarr reads `-720.` as S07E20.
+ */
 const OPENING_HYPHEN = /(?<![ ._]|[._-]\d{3})-$/;
 
 /** In characters. A file name has at most 255 bytes, so what is much longer is no release's title. */
@@ -278,16 +286,18 @@ export function decide(title: string): Decision {
   const marker = findMarker(title);
   const quality = findQuality(title, marker);
   const nameEnd = marker?.end ?? 0;
-  const isAmongTags = ({ start, end }: Found) => start >= nameEnd && isBeforeTag(title, end);
+  const isAmongTags = ({ start, end }: Found) => start >= nameEnd && find(AFTER_A_TAG, title, end) !== undefined;
 
   // If all before the quality is in capitals, FRENCH may be a word of the name (THE.FRENCH.DISPATCH.1080p).
   const mayBeName = (word: string) => word === "FRENCH" && !/\p{Ll}/u.test(title.slice(0, quality?.start));
   const french = findTag(FRENCH_TAG, title, (tag) => {
+    // Two letters may be anything in a name.
     if (tag.text === "VF") return tag.start >= nameEnd;
     return (tag.text === tag.text.toUpperCase() && !mayBeName(tag.text)) || isAmongTags(tag);
   });
   if (french) return stays(`already French: "${french.text}"`);
 
+  // No name writes it so; a Multi may be a word of the name (Multi.Facial.1995).
   const multi = findTag(MULTI_TAG, title, (tag) => /^MULT[Ii]$/.test(tag.text) || isAmongTags(tag));
   if (multi) return because(`${multi.text} found: ".VFF" added`, behindMulti(title, multi.end, quality));
 
@@ -312,12 +322,14 @@ export function apply(title: string, { at, insert }: Decision): string {
   return title.slice(0, at) + insert + title.slice(at);
 }
 
-/** A part of a title, from the index `start` up to, but not including, the index `end`. */
-type Found = { text: string; start: number; end: number };
+/** From the index `start` up to, but not including, the index `end`. */
+type Span = { start: number; end: number };
+/** A part of a title. */
+type Found = Span & { text: string };
 /** What ends the name. It is certain but for an absolute number, which Radarr takes for a part of the name. */
 type Marker = Found & { isCertain: boolean };
 
-/** The first match from an index on. */
+/** The first match. The index `from` counts only for a pattern with the flag g (from there on) or y (right there). */
 function find(pattern: RegExp, title: string, from = 0): Found | undefined {
   pattern.lastIndex = from;
   const match = pattern.exec(title);
@@ -334,6 +346,7 @@ function findMarker(title: string): Marker | undefined {
 
 /** The first quality indicator after the name. One at the very start, or in a group's brackets there, doesn't count. */
 function findQuality(title: string, marker: Marker | undefined): Found | undefined {
+  // Not 0: a title's first word is never its quality.
   const from = marker?.end ?? (find(GROUP_IN_FRONT, title)!.end || 1);
   const quality = find(QUALITY_INDICATOR, title, from);
   // If the name's end is not certain, the tag goes inside brackets, but not into [WEB]: Sonarr needs both brackets.
@@ -346,11 +359,6 @@ function findTag(pattern: RegExp, title: string, counts: (tag: Found) => boolean
   let tag = find(pattern, title);
   while (tag && !counts(tag)) tag = find(pattern, title, tag.end);
   return tag;
-}
-
-function isBeforeTag(title: string, end: number): boolean {
-  AFTER_A_TAG.lastIndex = end;
-  return AFTER_A_TAG.test(title);
 }
 
 type Insertion = Pick<Decision, "at" | "insert">;
@@ -368,7 +376,8 @@ function beforeQuality(title: string, at: number, marker: Marker | undefined): I
     return tagBeside(title, at + /^(?:WEB[ .])?/i.exec(title.slice(at))![0].length);
   const nameEnd = marker?.end ?? 0;
   while (at > nameEnd && "([{【".includes(title[at - 1]!)) at--;
-  // In a title with underscores a hyphen further on may belong to the group, which Sonarr looks for from the end.
+  // In a title with underscores, a hyphen may belong to the group, unless it stands right behind the name, or behind a
+  // closing bracket there.
   const opensQuality = at - nameEnd <= 2 || !title.includes("_");
   if (opensQuality && OPENING_HYPHEN.test(title.slice(0, at))) return { at: at - 1, insert: `.${TAG}.` };
   return tagBeside(title, at);
@@ -440,31 +449,31 @@ const LONGEST_TEXT = 10 * LONGEST_TITLE;
  */
 export function tagFeed(bytes: Uint8Array, onFrench?: (title: string, decision: Decision) => void): TaggedFeed {
   const feed = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  const tagged: TaggedFeed = { pieces: [], items: 0, french: 0, tagged: 0 };
+  const result: TaggedFeed = { pieces: [], items: 0, french: 0, tagged: 0 };
   let copied = 0;
   for (const item of itemsOf(withoutSections(feed))) {
-    tagged.items++;
-    if (tagged.items > MOST_ITEMS) return { pieces: [feed], items: tagged.items, french: 0, tagged: 0 };
+    result.items++;
+    if (result.items > MOST_ITEMS) return { pieces: [feed], items: result.items, french: 0, tagged: 0 };
     const place = saysFrench(item.text) && findTitle(item.text);
     const title = place && readTitle(feed.subarray(item.start + place.start, item.start + place.end));
     if (!title) continue;
     const decision = decide(title.text);
-    tagged.french++;
+    result.french++;
     onFrench?.(title.text, decision);
     if (!decision.insert) continue;
-    tagged.tagged++;
+    result.tagged++;
     const at = item.start + place.start + title.offsetOf(decision.at);
-    tagged.pieces.push(feed.subarray(copied, at), decision.insert);
+    result.pieces.push(feed.subarray(copied, at), decision.insert);
     copied = at;
   }
-  tagged.pieces.push(feed.subarray(copied));
-  return tagged;
+  result.pieces.push(feed.subarray(copied));
+  return result;
 }
 
 /** A comment, a CDATA section, a DOCTYPE or a processing instruction but `<?xml …?>`. An unclosed one goes to the end. */
 const SECTION =
   /<!--[^]*?(?:-->|$)|<!\[CDATA\[[^]*?(?:\]\]>|$)|<!DOCTYPE[^[>]*(?:\[[^]*?(?:\]\s*>|$)|>|$)|<\?(?!xml\s)[^]*?(?:\?>|$)/g;
-/** The feed with spaces over its sections, because nothing in them is markup. One copy only: they may be millions. */
+/** The feed with spaces over its sections, because nothing in them is markup. All in one copy: they may be millions. */
 function withoutSections(feed: Buffer): Buffer {
   // Prowlarr's feeds have none.
   if (!feed.includes("<!") && !feed.includes("<?", "<?xml".length)) return feed;
@@ -476,18 +485,16 @@ function withoutSections(feed: Buffer): Buffer {
 
 /** The content of an item, and its offset in the feed. */
 type Item = { text: string; start: number };
-/** From the index `start` up to, but not including, the index `end`. */
-type Span = { start: number; end: number };
 
 /** In bytes: some 80 releases. One string for a whole large feed took 40 MiB more, and a twentieth more time. */
 const PART = 128 * 1024;
 /** The feed in parts, each of whole items. */
 function* partsOf(markup: Buffer): Generator<Span> {
-  const lastEnd = "</item>";
+  const endTag = "</item>";
   for (let start = 0, end = 0; start < markup.length; start = end) {
-    let last = markup.lastIndexOf(lastEnd, start + PART);
-    if (last < start) last = markup.indexOf(lastEnd, start + PART);
-    end = last < 0 ? markup.length : last + lastEnd.length;
+    let last = markup.lastIndexOf(endTag, start + PART);
+    if (last < start) last = markup.indexOf(endTag, start + PART);
+    end = last < 0 ? markup.length : last + endTag.length;
     yield { start, end };
   }
 }
@@ -498,6 +505,7 @@ function* itemsOf(markup: Buffer): Generator<Item> {
   for (const part of partsOf(markup)) {
     const text = markup.toString("latin1", part.start, part.end);
     for (let end = 0; ;) {
+      // An item is searched up to its end tag, and while it is in use, another feed may move the pattern on.
       ITEM.lastIndex = end;
       if (!ITEM.test(text)) break;
       const start = ITEM.lastIndex;
@@ -519,19 +527,20 @@ function findItemEnd(text: string, start: number): number {
  * An attribute's value that begins with `language`. In most feeds the language is English: the lookahead passes by such
  * an element without a look at it, and that saves a tenth of the time.
  */
-const LANGUAGE = toPattern(String.raw`=\s*["']\s*language(?!" value="[^"<&${FRENCH_INITIALS}]*")`, "g");
+const LANGUAGE_VALUE = toPattern(String.raw`=\s*["']\s*language(?!" value="[^"<&${FRENCH_INITIALS}]*")`, "g");
 /** Whether one of an item's `attr` elements says French. */
 function saysFrench(item: string): boolean {
   for (let next = 0; ;) {
-    LANGUAGE.lastIndex = next;
-    if (!LANGUAGE.test(item)) return false;
-    const start = item.lastIndexOf("<", LANGUAGE.lastIndex);
-    next = item.indexOf("<", LANGUAGE.lastIndex);
+    LANGUAGE_VALUE.lastIndex = next;
+    if (!LANGUAGE_VALUE.test(item)) return false;
+    const start = item.lastIndexOf("<", LANGUAGE_VALUE.lastIndex);
+    next = item.indexOf("<", LANGUAGE_VALUE.lastIndex);
     if (next < 0) next = item.length;
     if (isFrenchElement(item.slice(start, next))) return true;
   }
 }
 
+/** The attributes of an element. No more than a hundred, so that the pattern gives up on a hostile one. */
 const ATTRIBUTES = `[^<>"']*(?:(?:"[^"<]*"|'[^'<]*')[^<>"']*){0,100}`;
 const ATTR_ELEMENT = new RegExp(String.raw`^<(?:[^\s<>/"']*:)?attr\s(${ATTRIBUTES}?)\/?>`);
 const parser = new XMLParser({ ignoreAttributes: false, attributeNamePrefix: "", htmlEntities: true });
@@ -542,10 +551,10 @@ function isFrenchElement(text: string): boolean {
   if (text.length > LONGEST_TEXT) return false;
   const known = knownElements.get(text);
   if (known !== undefined) return known;
-  // A copy, because a slice would keep its part of the feed in memory.
   const bytes = Buffer.from(text, "latin1");
-  const isFrench = judgeElement(decode(bytes));
+  const isFrench = judgeElement(bytes.toString(encodingOf(bytes)));
   if (knownElements.size === 1000) knownElements.clear();
+  // A copy of the text, which would keep its part of the feed in memory.
   knownElements.set(bytes.toString("latin1"), isFrench);
   return isFrench;
 }
@@ -585,7 +594,7 @@ type Title = { text: string; offsetOf(index: number): number };
 /** Reads a title. Gives undefined if it is empty, far too long or not only text. */
 function readTitle(bytes: Buffer): Title | undefined {
   if (bytes.length > LONGEST_TEXT) return undefined;
-  const encoding = isUtf8(bytes) ? "utf8" : "latin1";
+  const encoding = encodingOf(bytes);
   const written = bytes.toString(encoding);
   const decoded = decodeText(written);
   const text = decoded?.trim();
@@ -614,12 +623,12 @@ function decodeText(written: string): string | undefined {
 
 /** How much of a title as it is written makes up the first characters of its text. */
 function writtenLength(written: string, characters: number): number {
+  if (characters === 0) return 0;
   let left = characters;
   for (const piece of written.matchAll(TITLE_PIECE)) {
     const { 0: whole, 1: data, index } = piece;
     const { length } = textOf(piece);
     if (left > length) left -= length;
-    else if (left === 0) return index;
     else if (data !== undefined) return index + "<![CDATA[".length + left;
     else return index + (whole.startsWith("&") ? whole.length : left);
   }
@@ -630,9 +639,9 @@ function textOf({ 0: whole, 1: data }: RegExpExecArray): string {
   return data ?? (whole.startsWith("&") ? readReference(whole) : whole);
 }
 
-/** Bytes as UTF-8, or as Latin-1 if they are no valid UTF-8. */
-function decode(bytes: Buffer): string {
-  return bytes.toString(isUtf8(bytes) ? "utf8" : "latin1");
+/** Latin-1 reads any bytes, and so those that aren't valid UTF-8. */
+function encodingOf(bytes: Buffer): "utf8" | "latin1" {
+  return isUtf8(bytes) ? "utf8" : "latin1";
 }
 
 const ENTITIES: Record<string, string> = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'" };
@@ -646,7 +655,10 @@ function readReference(reference: string): string {
 
 // ─── Proxy: a request comes in, goes to the backend, and its answer goes back ───────────────────────────────────────
 
-/** Nothing else reaches the backend. Its web page and its key stay private, also from `/api/v1/..%2f..%2f`. */
+/**
+ * Nothing else reaches the backend. Its web page and its key stay private, also from `/api/v1/..%2f..%2f`, from a
+ * backslash (%5C), and from what is encoded twice (%25).
+ */
 const ROUTES = /^\/(?:\d{1,9}\/(?:api|download)$|api\/v1\/(?!.*%(?:2[EeFf]|5[Cc]|25)).)/;
 const SEARCH = /^\/\d{1,9}\/api$/;
 
@@ -716,8 +728,8 @@ async function handle(request: Request, server: Bun.Server<undefined>, config: C
 
 /** A request's path, without dot segments and without the backend's URL base, and its query with the question mark. */
 function targetOf(request: Request, { urlBase }: Config): { path: string; query: string } {
-  // Bun puts the client's Host before the path. That may be missing, or one that no URL can hold (nas.1). What is left
-  // then of a CONNECT is no path.
+  // Bun puts the client's Host before the path. That may be missing, or one that no URL can hold (nas.1). For a
+  // CONNECT, nothing is left that begins with a slash.
   const rest = request.url.replace(/^https?:\/\/[^/]*/, "");
   const { pathname, href } = URL.parse(rest.startsWith("/") ? `http://proxy${rest}` : "http://proxy/")!;
   // The backend's own links begin with its URL base, which `config.backend` adds again.
@@ -736,7 +748,7 @@ function describeRequest(method: string, path: string, query: string): string {
 }
 
 /** What a client may search by instead of text. */
-const SEARCH_IDS = words("tvdbid imdbid tmdbid tvmazeid rid traktid doubanid year");
+const SEARCH_FIELDS = words("tvdbid imdbid tmdbid tvmazeid rid traktid doubanid year");
 /** The text of a search, up to a key: if a client encodes its query twice, its key is in the text. */
 const SEARCH_TEXT = /^(?:(?!(?:x[-_]?)?api[-_]?key|passkey|token).){1,200}/is;
 /** `tvsearch "les revenants" S01E02`, `movie imdbid=tt0111161`, `tvsearch latest` for an RSS sync, `caps`. */
@@ -744,7 +756,7 @@ function describeSearch(parameters: URLSearchParams): string {
   const value = (name: string, form: RegExp) => form.exec(parameters.get(name) ?? "")?.[0] ?? "";
   const type = value("t", /^(?:caps|search|tvsearch|movie|music|book)$/);
   const text = value("q", SEARCH_TEXT);
-  const ids = SEARCH_IDS.map((name) => {
+  const ids = SEARCH_FIELDS.map((name) => {
     const id = value(name, /^(?:tt)?\d{1,10}$/);
     return id && `${name}=${id}`;
   });
@@ -822,7 +834,7 @@ function forwardedHeaders(
   if (authorization && !headers.has("authorization")) headers.set("authorization", authorization);
   // The feed has to be unpacked. Of what the clients accept, this is all that DecompressionStream undoes.
   if (isSearch) headers.set("accept-encoding", "gzip");
-  // Bun would put its own there. Prowlarr tells its clients apart by the first one.
+  // Bun adds its own where one is missing. Prowlarr tells its clients apart by User-Agent.
   for (const name of ["user-agent", "accept"]) if (!headers.has(name)) headers.set(name, "");
   return headers;
 }
@@ -841,8 +853,8 @@ function removeHopByHop(headers: Headers): void {
 }
 
 /**
- * Passes a body on. If it breaks off, `onBreak` is called, because Bun would print the error itself, with the URL and
- * its key.
+ * Passes a body on, and tells when it has ended or broken off. Bun would print the error of a body that breaks off, with
+ * the URL and its key, but not through a generator.
  */
 async function* relay(
   body: ReadableStream<Uint8Array>,
@@ -869,6 +881,7 @@ function unpacked(response: Response, { backend }: Config): Response {
     body?.cancel();
     throw new Problem(`${backend} packed its answer with ${encodings.join(", ")}: the proxy asked for gzip.`);
   }
+  // It is the packed length. `readWhole` must count.
   headers.delete("content-length");
   return new Response(body?.pipeThrough(new DecompressionStream(format)), { status, statusText, headers });
 }
@@ -878,14 +891,8 @@ function isFeed(request: Request, response: Response): boolean {
   return response.status === 200 && request.method !== "HEAD" && /^[^;]*[/+]xml\b/i.test(type);
 }
 
-/** Headers that describe the very bytes of an answer: they are no longer true of a tagged one. */
-const OF_THE_BYTES = words("etag content-md5 digest content-digest repr-digest accept-ranges");
-/**
- * Bun 1.4.5 collects garbage when there is more of it than of live data, and counts the feeds' buffers as such
- * (oven-sh/bun#42979). The proxy has next to no live data, so this would be every 14 searches. With this buffer it is
- * every 40. The buffer takes no memory, because nobody touches it.
- */
-const BALLAST = new ArrayBuffer(6 * 1024 * 1024);
+/** Headers that describe the very bytes of a body: they are no longer true of a tagged one. */
+const BODY_HEADERS = words("etag content-md5 digest content-digest repr-digest accept-ranges");
 /** A search response, read to its end and tagged. */
 async function answerSearch(response: Response, log: Log, logOutcome: (outcome: string) => void): Promise<Response> {
   const feed = await readWhole(response);
@@ -896,12 +903,30 @@ async function answerSearch(response: Response, log: Log, logOutcome: (outcome: 
   for (const line of titles) log.debug?.(line);
   if (items > MOST_ITEMS) log.warn(`A feed has more than ${MOST_ITEMS} items, so it is passed on without tags.`);
 
+  const { headers } = response;
+  headers.delete("content-length");
+  if (tagged > 0) for (const name of BODY_HEADERS) headers.delete(name);
+  return new Response(streamOf(pieces, feed), { headers });
+}
+
+function describeTitle(title: string, decision: Decision): string {
+  if (!decision.insert) return `  ${title} stays: ${decision.reason}`;
+  return `  ${title} → ${apply(title, decision)} (${decision.reason})`;
+}
+
+/**
+ * Bun 1.4.5 collects garbage when there is more of it than of live data, and counts the feeds' buffers as such
+ * (oven-sh/bun#42979). The proxy has next to no live data, so this would be every 14 searches. With this buffer it is
+ * every 40. The buffer takes no memory, because nobody touches it.
+ */
+const BALLAST = new ArrayBuffer(6 * 1024 * 1024);
+/** The pieces of a tagged feed as a body. Nobody else may have the feed's buffer: it is freed for the next search. */
+function streamOf(pieces: TaggedFeed["pieces"], feed: ArrayBuffer): ReadableStream {
   const source: Bun.DirectUnderlyingSource = {
     type: "direct",
     async pull(controller) {
       for (const piece of pieces) controller.write(piece);
-      // Nobody else has the feed's buffer, so its memory is freed for the next search. What else a feed larger than
-      // BALLAST leaves is collected at once, too.
+      // `write` has copied the pieces. A feed larger than BALLAST leaves more garbage than others: it is collected now.
       const isLarge = feed.byteLength > BALLAST.byteLength;
       feed.transfer(0);
       if (isLarge) Bun.gc(false);
@@ -910,17 +935,9 @@ async function answerSearch(response: Response, log: Log, logOutcome: (outcome: 
       controller.end();
     },
   };
-  response.headers.delete("content-length");
-  if (tagged > 0) for (const name of OF_THE_BYTES) response.headers.delete(name);
   // Bun 1.4.5 sends a direct stream in pieces of this size, and any other body of an async handler in many small ones,
   // which takes half as long again.
-  const body = new ReadableStream(source as any, { highWaterMark: 256 * 1024 });
-  return new Response(body, { headers: response.headers });
-}
-
-function describeTitle(title: string, decision: Decision): string {
-  if (!decision.insert) return `  ${title} stays: ${decision.reason}`;
-  return `  ${title} → ${apply(title, decision)} (${decision.reason})`;
+  return new ReadableStream(source as any, { highWaterMark: 256 * 1024 });
 }
 
 /** In bytes. 100 releases are 160 KiB, and 5,000 are 8 MiB. */
@@ -965,7 +982,7 @@ function problemOf(error: unknown, { backend, timeout }: Pick<Config, "backend" 
   return new Problem(`The answer from ${backend} broke off or was not HTTP${code && ` (${code})`}: try again.`);
 }
 
-/** Whether an address means another system to each that asks it. */
+/** Whether an address is localhost, which is another system for each program that asks it. */
 function isLocal(address: string): boolean {
   return /^https?:\/\/(?:localhost|127\.|\[::1\])/.test(address);
 }
@@ -1023,13 +1040,18 @@ async function check({ timeout, ...rest }: Config): Promise<boolean> {
   return faults === 0;
 }
 
+const NO_CLIENT =
+  'Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with the proxy as "Prowlarr Server".';
+
 /** A Sonarr or Radarr, as Prowlarr's settings under Apps describe it. */
 type Client = {
   name: string;
   kind: "Sonarr" | "Radarr";
   /** "Prowlarr Server", the address that Prowlarr writes into its indexers. Empty if it is none. */
   server: string;
+  /** Whether a proxy answers at `server`. Undefined if that can't be known from here. */
   isProxy: boolean | undefined;
+  /** Whether Prowlarr overwrites what its indexers have in the client. */
   isFullSync: boolean;
   /** Its own API, or why that can't be asked. */
   api: ClientApi | Problem;
@@ -1093,7 +1115,7 @@ async function openClient(kind: Client["kind"], address: string, config: Config)
 
 /** Asks a Sonarr's or Radarr's API. Undefined if it refuses the key. */
 async function askClient(address: string, key: string, resource: string, method: string, timeout: number) {
-  // Its test of all indexers asks them one after the other.
+  // The only POST is indexer/testall, which asks the indexers one after the other.
   const signal = AbortSignal.timeout(method === "POST" ? 10 * timeout : timeout);
   const request = { ...DIRECT, method, headers: { "x-api-key": key }, signal };
   const response = await fetch(`${address}/api/v3/${resource}`, request);
@@ -1120,7 +1142,7 @@ async function isProxyFor(address: string, { backend }: Config): Promise<boolean
   return address ? ((await isProxy(address)) ?? (portOf(address) === portOf(backend) ? false : undefined)) : false;
 }
 
-/** An indexer of a client that Prowlarr gave it: its address is `server`, a slash and `number`. */
+/** An indexer that Prowlarr gave a client. Its address is that of a server (Prowlarr or a proxy) with a number behind it. */
 type ClientIndexer = { id: number; name: string; server: string; address: string; isProxy: boolean | undefined };
 
 /** The indexers that a client asks, and that Prowlarr gave it: their address ends in a number. */
@@ -1128,13 +1150,14 @@ async function readClientIndexers({ ask }: ClientApi, config: Config): Promise<C
   type Indexer = { id: number; name?: string; fields?: Field[] } & Record<string, unknown>;
   const uses = ["enableRss", "enableAutomaticSearch", "enableInteractiveSearch"];
   const enabled = (await ask<Indexer[]>("indexer")).filter((indexer) => uses.some((use) => indexer[use]));
-  const indexers = enabled.map(async (indexer) => {
+  const numbered = enabled.filter((indexer) => /\/\d+$/.test(addressIn(indexer, "baseUrl")));
+  const indexers = numbered.map(async (indexer) => {
     const { id, name = `indexer ${id}` } = indexer;
     const address = addressIn(indexer, "baseUrl");
     const server = address.replace(/\/\d+$/, "");
     return { id, name, server, address: `${address}/`, isProxy: await isProxyFor(server, config) };
   });
-  return (await Promise.all(indexers)).filter(({ server, address }) => `${server}/` !== address);
+  return await Promise.all(indexers);
 }
 
 /** Whether Prowlarr gives a client the proxy's address, or one that may be the proxy's, or the client has it already. */
@@ -1156,8 +1179,6 @@ async function checkClient(client: Client, isInUse: boolean, config: Config, rep
 const inApps = (setting: string, name: string) =>
   `set ${setting} (Prowlarr → Settings → Apps → ${name}), then press Sync App Indexers.`;
 const setServer = (name: string) => inApps(`"Prowlarr Server" to the proxy's address`, name);
-const NO_CLIENT =
-  'Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with the proxy as "Prowlarr Server".';
 const setSyncLevel = (name: string) => inApps('"Sync Level" to Full Sync', name);
 
 /** Reports whether Prowlarr's side of the way is right. What the client made of it is not seen from there. */
@@ -1223,7 +1244,7 @@ type QualityProfile = {
   language?: { id: number; name: string };
 };
 /** The numbers of languages in Sonarr and Radarr. `Any` is Radarr's alone. */
-const LANGUAGES = { any: -1, unknown: 0, french: 2 };
+const LANGUAGE_IDS = { any: -1, unknown: 0, french: 2 };
 
 /**
  * Checks what the tag brings in each quality profile, and whether the client would download a release again for it.
@@ -1255,7 +1276,7 @@ async function checkProfiles({ name, kind }: Client, { ask }: ClientApi, report:
       report("✗", `${brings}, and this ${kind} has no ${setting}: update ${kind}, ${again}`);
     else report("✗", `${brings}: set ${setting} to ${points + 1} (now ${increment}), ${again}`);
     // An indexer that reports French alone makes the release French alone, whatever its original language is.
-    if (language && ![LANGUAGES.any, LANGUAGES.french].includes(language.id)) {
+    if (language && ![LANGUAGE_IDS.any, LANGUAGE_IDS.french].includes(language.id)) {
       const now = `set Language to Any or French (now ${language.name})`;
       report("✗", `${where}: ${now}, or a release that its indexer calls French alone is rejected.`);
     }
@@ -1271,15 +1292,14 @@ async function checkProfiles({ name, kind }: Client, { ask }: ClientApi, report:
 type Sample = { release: number[]; file: number[] };
 /**
  * Lets the client judge a tagged title, and what its file will be to it: a file with French audio is FRENCH to the client
- * by its audio tracks, with or without a tag. The series or movie is one of the user's own, and once its original
- * language stands in both titles, because formats such as TRaSH's "Language: Original + French" compare with it.
+ * by its audio tracks, with or without a tag. The series or movie is one of the user's own. One of the two samples names
+ * its original language, because formats such as TRaSH's "Language: Original + French" compare with it.
  */
 async function readSamples(kind: Client["kind"], ask: Ask): Promise<Sample[]> {
   type Work = { title: string; year: number; originalLanguage?: { id: number; name: string } };
   const works = await ask<Work[]>(kind === "Radarr" ? "movie" : "series");
-  const isForeign = ({ originalLanguage: { id } = { id: LANGUAGES.unknown, name: "" } }: Work) =>
-    id !== LANGUAGES.unknown && id !== LANGUAGES.french;
-  const work = works.find(isForeign);
+  const others = [LANGUAGE_IDS.unknown, LANGUAGE_IDS.french];
+  const work = works.find(({ originalLanguage }) => originalLanguage && !others.includes(originalLanguage.id));
   const dotted = (text: string) => text.replace(/[^\p{L}\p{N}]+/gu, ".");
   const name = `${dotted(work?.title ?? "Name")}.${kind === "Radarr" ? (work?.year ?? 2019) : "S01E01"}`;
   const formatsOf = async (title: string) => {
@@ -1301,10 +1321,11 @@ async function checkIndexers(config: Config, report: Report): Promise<void> {
   if (indexers.length === 0) return report("✗", "Prowlarr has no enabled indexer: add one that reports languages.");
   print("The latest releases of each indexer:");
   const names = indexers.map(({ id, name = "" }) => [String(id), name] as const);
-  const [idWidth, nameWidth] = [0, 1].map((column) => Math.max(...names.map((row) => row[column]!.length)));
+  const idWidth = Math.max(...names.map(([id]) => id.length));
+  const nameWidth = Math.max(...names.map(([, name]) => name.length));
   const answers = await Promise.all(indexers.map(({ id }) => askIndexer(config, id)));
   for (const [n, [id, name]] of names.entries())
-    print(`  ${id.padStart(idWidth!)}  ${name.padEnd(nameWidth!)}  ${answers[n]!.line}`);
+    print(`  ${id.padStart(idWidth)}  ${name.padEnd(nameWidth)}  ${answers[n]!.line}`);
 
   const reporting = answers.filter(({ reported }) => reported > 0).length;
   const silent = answers.filter(({ items }) => items === 0).length;
@@ -1327,10 +1348,7 @@ async function askIndexer(config: Config, id: number): Promise<Latest> {
     const feed = Buffer.from(await readWhole(response));
     const { items, french, tagged } = tagFeed(feed);
     if (items === 0) return nothing("no releases");
-    const reported = feed
-      .toString("latin1")
-      .split("<item")
-      .filter((item) => LANGUAGE_ATTRIBUTE.test(item)).length;
+    const reported = [...itemsOf(feed)].filter(({ text }) => LANGUAGE_ATTRIBUTE.test(text)).length;
     const releases = `${String(items).padStart(3)} ${items === 1 ? "release" : "releases"}`;
     const languages = reported
       ? `${reported} report a language, ${french} French, ${tagged} to be tagged`
@@ -1351,7 +1369,7 @@ async function askProwlarr<Answer>(config: Config, resource: string): Promise<An
   const response = await askBackend(config, `/api/v1/${resource}`);
   if (response.status === 401)
     throw new Problem("Prowlarr refuses BACKEND_API_KEY: copy the key from Prowlarr → Settings → General.");
-  if (response.status === 503) throw new Problem("Prowlarr is still starting: try again in a minute.", 503);
+  if (response.status === 503) throw new Problem("Prowlarr is still starting: try again in a minute.");
   if (response.status === 508) throw LOOP;
   const answer: any = await response.json().catch((error) => {
     if (!(error instanceof SyntaxError)) throw error;
