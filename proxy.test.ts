@@ -2156,7 +2156,7 @@ describe.concurrent("--check", () => {
     ]);
     const { code, lines } = await check(backend, server.port, { BACKEND_TIMEOUT: "1" });
     const start = lines.indexOf("The latest releases of each indexer:");
-    const gives = lines.slice(0, start).filter((line) => !line.includes("_API_KEY, and the check sees"));
+    const gives = lines.slice(0, start).filter((line) => !line.includes("_API_KEY, the check can't see"));
     expect(gives).toEqual([
       `✓ The proxy answers on port ${server.port}.`,
       `✓ Prowlarr 2.3.6 at ${urlOf(backend)} accepts BACKEND_API_KEY.`,
@@ -2172,8 +2172,8 @@ describe.concurrent("--check", () => {
       expect.stringMatching(/^✗ Prowlarr gives Radarr anime no address that begins with http:/),
       expect.stringMatching(/^✗ Prowlarr gives Sonarr without fields no address that begins with http:/),
     ]);
-    const keys = lines.filter((line) => line.includes("_API_KEY, and the check sees"));
-    expect(keys.map((line) => /^\? (.*): set (\w+), and/.exec(line)!.slice(1, 3))).toEqual([
+    const keys = lines.filter((line) => line.includes("_API_KEY, the check can't see"));
+    expect(keys.map((line) => /^\? (.*): without (\w+), the/.exec(line)!.slice(1, 3))).toEqual([
       ["Sonarr", "SONARR_API_KEY"],
       ["Radarr", "RADARR_API_KEY"],
       ["Sonarr 4K", "SONARR_API_KEY"],
@@ -2487,6 +2487,66 @@ describe.concurrent("--check", () => {
       expect([code, lines[1]]).toEqual([1, expect.stringMatching(/not as Prowlarr does: set BACKEND_URL/)]);
     }
   });
+});
+
+// ─── The guides ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+describe("the guides", () => {
+  const read = (name: string) => readFileSync(`${import.meta.dir}/${name}`, "utf8");
+  const [english, french, forDevelopers] = ["README.md", ".github/LISEZMOI.md", ".github/CONTRIBUTING.md"].map(read);
+  /** A guide's blocks of one kind, line by line, without what each language says in its own words. */
+  const linesOf = (guide: string, kind: string) =>
+    [...guide.matchAll(new RegExp(`^\`\`\`${kind}\n([^]*?)^\`\`\``, "gm"))]
+      .flatMap(([, block]) => block!.replaceAll("&&\n", "&&").split("\n"))
+      .map((line) =>
+        line
+          .replace(/ *#.*/, "")
+          .replace("votre-cle", "your-key")
+          .replace(/ {2,}(?=sudo)/, " "),
+      )
+      .filter(Boolean);
+
+  test.each(["ini", "yaml"])("in both languages have the same blocks of %s", (kind) => {
+    expect(linesOf(french!, kind)).toEqual(linesOf(english!, kind));
+    expect(linesOf(french!, kind).length).toBeGreaterThan(10);
+  });
+
+  test("in both languages have the same commands", () => {
+    expect(linesOf(french!, "sh").sort()).toEqual(linesOf(english!, "sh").sort());
+    for (const command of ["npx -y bun@1.4.5 run demo", "npx -y bun@1.4.5 run test"])
+      expect(linesOf(english!, "sh")).toContain(command);
+  });
+
+  test("in both languages name the same increments, tried in Sonarr and Radarr", () => {
+    const increments = (guide: string) =>
+      [...guide.matchAll(/^\|[^`]*\| (\d+) +\|$/gm)].map(([, number]) => Number(number));
+    expect([increments(english!), increments(french!)]).toEqual([
+      [1801, 1801, 501, 602],
+      [1801, 1801, 501, 602],
+    ]);
+  });
+
+  test.each([
+    "BACKEND_URL",
+    "BACKEND_API_KEY",
+    "SONARR_API_KEY",
+    "RADARR_API_KEY",
+    "PORT",
+    "BACKEND_TIMEOUT",
+    "LOG_LEVEL",
+  ])("explain %s", (name) => {
+    for (const guide of [english!, french!]) expect(guide).toMatch(new RegExp(`^\\| .*\`${name}\`.* \\|`, "m"));
+  });
+
+  test("are each of one sitting", () => {
+    for (const guide of [english!, french!]) expect(guide.trimEnd().split("\n").length).toBeLessThanOrEqual(260);
+  });
+
+  const rows = [...forDevelopers!.matchAll(/^\| `([^`]+)` +\| (?:`([^`]+)`|unchanged) +\|/gm)];
+  test.each(rows.map(([, title, expected]) => [title!, expected ?? title!]))(
+    "say what becomes of %s: %s",
+    (title, expected) => expect(tag(title)).toBe(expected),
+  );
 });
 
 // ─── Dice ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1047,6 +1047,8 @@ const NO_CLIENT =
 type Client = {
   name: string;
   kind: "Sonarr" | "Radarr";
+  /** Where Prowlarr reaches it. */
+  address: string;
   /** "Prowlarr Server", the address that Prowlarr writes into its indexers. Empty if it is none. */
   server: string;
   /** Whether a proxy answers at `server`. Undefined if that can't be known from here. */
@@ -1078,14 +1080,15 @@ async function readProwlarr(config: Config): Promise<{ version: string; clients:
 
 async function readClient(application: Application, config: Config): Promise<Client> {
   const kind = application.implementation as Client["kind"];
-  const server = addressIn(application, "prowlarrUrl");
+  const [address, server] = [addressIn(application, "baseUrl"), addressIn(application, "prowlarrUrl")];
   return {
     name: application.name ?? kind,
     kind,
+    address,
     server,
     isProxy: await isProxyFor(server, config),
     isFullSync: application.syncLevel === "fullSync",
-    api: await openClient(kind, addressIn(application, "baseUrl"), config).catch(clientProblem),
+    api: await openClient(kind, address, config).catch((error) => clientProblem(error, address)),
   };
 }
 
@@ -1102,7 +1105,7 @@ async function openClient(kind: Client["kind"], address: string, config: Config)
   const where = `copy the key from ${kind} → Settings → General.`;
   if (keys.length === 0)
     throw new Problem(
-      `set ${variable}, and the check sees whom it asks, and what the tag brings in each profile: ${where}`,
+      `without ${variable}, the check can't see whom it asks, nor what the tag brings in each profile: ${where}`,
     );
   if (!address) throw new Problem(`Prowlarr has no address for it: set "${kind} Server" (Prowlarr → Settings → Apps).`);
   for (const key of keys) {
@@ -1127,13 +1130,13 @@ async function askClient(address: string, key: string, resource: string, method:
   throw new Problem(`${address} answers ${response.status} to ${resource.replace(/\?.*/, "")}: see its log.`);
 }
 
-function clientProblem(error: unknown): Problem {
+/** Why a client can't be asked, or its answer not be read. */
+function clientProblem(error: unknown, address: string): Problem {
   if (error instanceof Problem) return error;
   const { name, code } = error as NodeJS.ErrnoException;
-  if (!code) return new Problem("its answer is not one that this check understands: update it, or this proxy.");
-  return new Problem(
-    `it gives no answer here (${typeof code === "string" ? code : name}), so its settings are not seen.`,
-  );
+  if (!code) return new Problem(`the answer from ${address} is not one that this check understands: update both.`);
+  const reason = typeof code === "string" ? code : name;
+  return new Problem(`${address} gives no answer here (${reason}), so the check can't see its settings.`);
 }
 
 /** Whether a proxy answers at an address. Undefined if nothing does, and if it isn't Prowlarr's by its port. */
@@ -1168,8 +1171,8 @@ async function mayAskProxy({ isProxy, api }: Client, config: Config): Promise<bo
 }
 
 async function checkClient(client: Client, isInUse: boolean, config: Config, report: Report): Promise<void> {
-  const { name, api } = client;
-  const doubt = (error: unknown) => report("?", `${name}: ${clientProblem(error).message}`);
+  const { name, address, api } = client;
+  const doubt = (error: unknown) => report("?", `${name}: ${clientProblem(error, address).message}`);
   if (!isInUse || api instanceof Problem) reportServer(client, isInUse, report);
   if (api instanceof Problem) return report(api.status === 401 ? "✗" : "?", `${name}: ${api.message}`);
   if (isInUse) await checkClientIndexers(client, api, config, report).catch(doubt);
