@@ -524,6 +524,7 @@ describe("an item is French", () => {
     ["&amp; between languages", '<newznab:attr name="language" value="English &amp; French"/>'],
     ["an unknown entity", '<newznab:attr name="language" value="&unknown;, French"/>'],
     ["accents", '<newznab:attr name="language" value="Français"/>'],
+    ["a long comment behind it", `<newznab:attr name="language" value="French"/><!--${"c".repeat(4000)}-->`],
   ])("when the attribute is written with %s", (_, spelling) => {
     expectTags(feedOf(TITLE + spelling));
     expectTags(feedOf(`<guid>1</guid>\n${spelling}\n<size>1</size>${TITLE}`));
@@ -863,6 +864,12 @@ describe("a hostile feed of 4 MB takes less than 3 s, where an ordinary one take
       "",
     ],
     ["20,000 languages", numbered((n) => `<item>${PLAIN_TITLE}${languageTag(`French ${n}`)}</item>`.padEnd(200)), ""],
+    [
+      "60,000 elements that look like a language",
+      numbered((n) => `<attr a${n % 1300}="language" value="x">`.padEnd(60)),
+      "",
+    ],
+    ["80,000 languages", numbered((n) => languageTag(`f${n}`).padEnd(50)), ""],
     ["20,000 languages of one item", numbered((n) => languageTag(`French sub ${n}`).padEnd(200)), ""],
     ...["Film.", "-", "1", " ", "S01E01", "[", "é", "🎬", "&amp;", "&", "]]", "<![CDATA[]]>"].map((part) => [
       `a title of ${part}`,
@@ -1269,6 +1276,13 @@ describe.concurrent("an answer", () => {
     ["is a 204", ROUTES, 204, { etag: '"e"' }],
     ["is a 304", ROUTES, 304, { etag: '"e"' }],
     ["has a head alone", ROUTES.map((path) => `HEAD ${path}`), 200, { ...XML, "content-length": "12345", etag: '"e"' }],
+    ...[401, 301].map((status): Row => [
+      `is an empty ${status}, packed`,
+      ["/3/api"],
+      status,
+      { "content-encoding": "gzip" },
+    ]),
+    ["is an error, packed in another way", ["/3/api"], 429, { ...PATIENCE, "content-encoding": "br" }, PACKED],
     ["has a packed head", ["HEAD /3/api"], 200, { ...XML, "content-length": "123", "content-encoding": "gzip" }],
     ["is a feed without French", ["/3/api"], 200, { ...XML, etag: '"e"', "accept-ranges": "bytes" }, PLAIN_FEED],
     ["is binary", ["/3/download"], 200, NZB, Buffer.from(Array.from({ length: 99_999 }, (_, n) => n * 7))],
@@ -1491,6 +1505,15 @@ describe.concurrent("a backend", () => {
     expect(proxy.requests.filter(({ method }) => method === "POST")).toHaveLength(3);
   });
 
+  test("whose chunks are more than its Content-Length says is held by the limit all the same", async () => {
+    const chunk = `100000\r\n${" ".repeat(0x100000)}\r\n`;
+    const head =
+      "HTTP/1.1 200 OK\r\nContent-Type: text/xml\r\nContent-Length: 10\r\nTransfer-Encoding: chunked\r\n\r\n";
+    using proxy = await proxyWith(rawBackend(`${head}${chunk.repeat(33)}0\r\n\r\n`, "stays"));
+    const search = await proxy.ask("/3/api");
+    expect([search.status, sentenceIn(search, "rss+xml")]).toEqual([502, expect.stringContaining("32 MiB")]);
+  });
+
   const HALF_A_POST = "POST /api/v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf";
   test.each([
     ...ROUTES.map((path) => [`waits for ${path}`, get(path)] as const),
@@ -1597,6 +1620,15 @@ describe.concurrent("the log", () => {
     ...["apikey", "api_key", "api-key", "ApiKey", "passkey", "token"].map((name): [string, string] => [
       `/3/api?t=search&q=a%26${name}=SECRETKEY`,
       `GET /3/api search "a&" ${RESULT}`,
+    ]),
+    ...[
+      "%2561pikey%3DSECRETKEY",
+      "r%3DSECRETKEY",
+      "https://bob:SECRETKEY@host/x",
+      "0123456789abcdefSECRETKEY0123456789abcdef",
+    ].map((secret): [string, unknown] => [
+      `/3/api?t=search&q=a%20${secret.replace("0123456789abcdefSECRETKEY", "0123456789abcdef")}`,
+      expect.stringMatching(/^GET \/3\/api search "a (?:r|https)?" →/),
     ]),
     ["/3/api?t=search&q=a%26X-Api-Key:SECRETKEY", `GET /3/api search "a&" ${RESULT}`],
     ["/3/api?t=caps", expect.stringMatching(/^GET \/3\/api caps → 200, .*ms$/)],
@@ -1947,11 +1979,12 @@ SAAwRQIhAJ5danMdfkQ0O4jnoAn2t3kj1138UAItm1sLCeRQwCCLAiAcHRyQbDqdORWds957SXclsfvp
   // The README's unit gives the service 512 MiB.
   onLinux("stays below 450 MiB for a feed of 32 MiB, whatever it is made of", async () => {
     const french = `<item><title>F.2019</title>${languageTag("fr")}</item>`;
-    for (const part of ["<?x?>", "<!---->", "<![CDATA[]]>", "<", french]) {
+    for (const part of ["<?x?>", "<!---->", "<![CDATA[]]>", "<!DOCTYPE[]>", "<", french]) {
       const body = `<rss>${part.repeat((32 * 1024 * 1024 - 100) / part.length)}`;
       using backend = await backendThat(() => ({ headers: XML, body }));
       using proxy = await runningProxy({ BACKEND_URL: urlOf(backend) });
-      expect((await proxy.ask("/1/api")).bytes.length).toBeGreaterThanOrEqual(body.length);
+      for (let search = 0; search < 3; search++)
+        expect((await proxy.ask("/1/api")).bytes.length).toBeGreaterThanOrEqual(body.length);
       expect(peakOf(proxy.child)).toBeLessThan(450);
     }
   });
@@ -2415,6 +2448,87 @@ describe.concurrent("--check", () => {
     expect(found.lines).toContain(line);
     expect(found.code).toBe(code);
     expect(found.lines).toContain("✓ 1 of 1 report languages.");
+  });
+
+  const ODD: [what: string, answers: Record<string, unknown>, ...expected: unknown[]][] = [
+    [
+      "no tests",
+      { "POST indexer/testall": [] },
+      /^\? Sonarr did not test NZB 1 \(Prowlarr\)/,
+      /^\? Sonarr did not test NZB 2/,
+    ],
+    [
+      "odd entries",
+      { "GET qualityprofile": [null, { name: "odd" }, { name: "odd", formatItems: [null] }, profile({ VFF: 5 })] },
+      /^✗ Sonarr, profile "HD": the tag brings 5 points/,
+    ],
+    [
+      "an odd library",
+      { "GET series": [null, { title: "x" }, { title: "x", originalLanguage: null }, ...LIBRARY] },
+      /^✓ Sonarr, profile "HD": the tag brings 1800/,
+    ],
+    [
+      "odd indexers",
+      { "GET indexer": [null, { enableRss: true, fields: {} }, { enableRss: true, fields: [null] }] },
+      /^✗ Sonarr has no indexer of Prowlarr's/,
+    ],
+    [
+      "odd faults",
+      {
+        "POST indexer/testall": [
+          { id: 1, isValid: false, validationFailures: [null] },
+          { id: 2, isValid: false, validationFailures: [{ errorMessage: "E8" }] },
+        ],
+      },
+      /NZB 1 \(Prowlarr\): its log says why$/,
+      /NZB 2 \(Prowlarr\): E8$/,
+    ],
+    [
+      "no language",
+      { "GET qualityprofile": [profile({ VFF: 5 }, { minUpgradeFormatScore: 6, language: {} as any })] },
+      /^✓ Sonarr, profile "HD": the tag brings 5 points/,
+    ],
+    [
+      "no cutoff",
+      { "GET qualityprofile": [profile({ VFF: 5 }, { cutoffFormatScore: undefined })] },
+      /Increment to 6 \(now 1\)/,
+    ],
+  ];
+  test.each(ODD)("reads odd answers as far as they can be read: %s", async (_, answers, ...expected) => {
+    const { lines } = await checkOne({ answers });
+    for (const line of expected) expect(lines).toContainEqual(expect.stringMatching(line as RegExp));
+    expect(lines.join("\n")).not.toMatch(/undefined|NaN|\[object|null|not one that this check understands/);
+    expect(lines).toContain("✓ 1 of 1 report languages.");
+  });
+
+  test("has one line for an odd application or indexer of Prowlarr's, and goes on", async () => {
+    using proxy = proxyTo("http://127.0.0.1:1");
+    const answers: Record<string, unknown> = {
+      "system/status": { appName: "Prowlarr", version: "2.3.6" },
+      applications: [null, { implementation: "Sonarr", fields: {} }, { implementation: "Radarr", fields: [null] }],
+      indexer: [null, { id: 3, name: null, enable: true }, { id: 4, name: 5, enable: true }],
+    };
+    using backend = await backendThat(({ url }) =>
+      url.includes("/v1/") ? json(answers[url.replace("/api/v1/", "")]) : frenchFeed(),
+    );
+    const { lines } = await check(backend, proxy.port);
+    expect(lines.filter((line) => /^\? Prowlarr gives (Sonarr|Radarr) no address/.test(line))).toHaveLength(2);
+    expect(lines).toContain(
+      "  3       2 releases, 2 report a language, 1 French, 1 to be tagged".replace("       ", "       "),
+    );
+  });
+
+  test("shows no key or password, wherever someone put it", async () => {
+    const secrets =
+      words(`http://bob:SECRETKEY@h "apiKey":"SECRETKEY" apikey%3DSECRETKEY rsskey=SECRETKEY torrent_pass=SECRETKEY
+      password=SECRETKEY http://h/?r=SECRETKEY&t=x X-Api-Key:SECRETKEY token=SECRETKEY`);
+    const failures = [...secrets, "Bearer SECRETKEY"].map((errorMessage) => ({ errorMessage }));
+    const answers = {
+      "POST indexer/testall": [{ id: 1, isValid: false, validationFailures: failures }, wrongTests[0]],
+      "GET qualityprofile": [profile({ VFF: 5 }, { name: "SONARRKEY" })],
+    };
+    const { lines } = await checkOne({ answers });
+    expect(lines.some((line) => line.includes('profile "…"'))).toBe(true);
   });
 
   test("where nobody knows the proxy yet is a first look, and no fault", async () => {

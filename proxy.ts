@@ -472,14 +472,22 @@ export function tagFeed(bytes: Uint8Array, onFrench?: (title: string, decision: 
 
 /** A comment, a CDATA section, a DOCTYPE or a processing instruction but `<?xml …?>`. An unclosed one goes to the end. */
 const SECTION =
-  /<!--[^]*?(?:-->|$)|<!\[CDATA\[[^]*?(?:\]\]>|$)|<!DOCTYPE[^[>]*(?:\[[^]*?(?:\]\s*>|$)|>|$)|<\?(?!xml\s)[^]*?(?:\?>|$)/g;
-/** The feed with spaces over its sections, because nothing in them is markup. All in one copy: they may be millions. */
+  /<!--[^]*?(?:-->|$)|<!\[CDATA\[[^]*?(?:\]\]>|$)|<!DOCTYPE[^[>]*(?:\[[^]*?(?:\]\s*>|$)|>|$)|<\?(?!xml\s)[^]*?(?:\?>|$)/y;
+const SECTION_START = /<[!?]/g;
+/** The feed with spaces over its sections, because nothing in them is markup. */
 function withoutSections(feed: Buffer): Buffer {
   // Prowlarr's feeds have none.
   if (!feed.includes("<!") && !feed.includes("<?", "<?xml".length)) return feed;
+  const text = feed.toString("latin1");
   const blanked = Buffer.from(feed);
-  for (const { 0: section, index } of feed.toString("latin1").matchAll(SECTION))
-    blanked.fill(" ", index, index + section.length);
+  // There may be millions, so each is found by two tests that leave nothing in memory.
+  for (SECTION_START.lastIndex = 0; SECTION_START.test(text);) {
+    const start = SECTION_START.lastIndex - 2;
+    SECTION.lastIndex = start;
+    if (!SECTION.test(text)) continue;
+    blanked.fill(" ", start, SECTION.lastIndex);
+    SECTION_START.lastIndex = SECTION.lastIndex;
+  }
   return blanked;
 }
 
@@ -536,7 +544,7 @@ function saysFrench(item: string): boolean {
     const start = item.lastIndexOf("<", LANGUAGE_VALUE.lastIndex);
     next = item.indexOf("<", LANGUAGE_VALUE.lastIndex);
     if (next < 0) next = item.length;
-    if (isFrenchElement(item.slice(start, next))) return true;
+    if (isFrenchElement(item.slice(start, Math.min(next, start + LONGEST_TEXT)))) return true;
   }
 }
 
@@ -546,9 +554,8 @@ const ATTR_ELEMENT = new RegExp(String.raw`^<(?:[^\s<>/"']*:)?attr\s(${ATTRIBUTE
 const parser = new XMLParser({ ignoreAttributes: false, attributeNamePrefix: "", htmlEntities: true });
 /** What is known of elements, because a feed repeats them. Not more than a thousand, because a stranger writes them. */
 const knownElements = new Map<string, boolean>();
-/** Whether the text from one `<` to the next begins with an `attr` element that says French. */
+/** Whether the text from a `<` up to the next begins with an `attr` element that says French. */
 function isFrenchElement(text: string): boolean {
-  if (text.length > LONGEST_TEXT) return false;
   const known = knownElements.get(text);
   if (known !== undefined) return known;
   const bytes = Buffer.from(text, "latin1");
@@ -559,9 +566,14 @@ function isFrenchElement(text: string): boolean {
   return isFrench;
 }
 
+/** As Prowlarr writes it. */
+const PLAIN_ELEMENT = /^<[\w.-]+:attr name="language" value="([^"&<]*)" ?\/>/;
 function judgeElement(text: string): boolean {
+  // A parser takes ten times as long, and a hostile feed may have a million elements.
+  const plain = PLAIN_ELEMENT.exec(text)?.[1];
+  if (plain !== undefined) return isFrench(plain);
   const attributes = ATTR_ELEMENT.exec(text)?.[1];
-  if (!attributes) return false;
+  if (!attributes || !/\bname\s*=[^]*\bvalue\s*=|\bvalue\s*=[^]*\bname\s*=/.test(attributes)) return false;
   try {
     const { name, value } = parser.parse(`<attr ${attributes}/>`).attr as Record<string, string>;
     return name?.toLowerCase() === "language" && isFrench(value ?? "");
@@ -713,7 +725,8 @@ async function handle(request: Request, server: Bun.Server<undefined>, config: C
     if (request.method === "CONNECT") throw NO_TUNNEL;
     if (!ROUTES.test(path)) throw NO_ROUTE;
     const response = await forward(request, server, config, path + query, isSearch);
-    if (isSearch && isFeed(request, response)) return await answerSearch(response, config.log, logOutcome);
+    if (isSearch && isFeed(request, response))
+      return await answerSearch(unpacked(response, config), config.log, logOutcome);
     logOutcome(String(response.status));
     const onBreak = () => {
       if (!request.signal.aborted) config.log.warn(`${described()}: the backend broke off its answer`);
@@ -749,8 +762,8 @@ function describeRequest(method: string, path: string, query: string): string {
 
 /** What a client may search by instead of text. */
 const SEARCH_FIELDS = words("tvdbid imdbid tmdbid tvmazeid rid traktid doubanid year");
-/** The text of a search, up to a key: if a client encodes its query twice, its key is in the text. */
-const SEARCH_TEXT = /^(?:(?!(?:x[-_]?)?api[-_]?key|passkey|token).){1,200}/is;
+/** The text of a search, up to what may be a key: a client that encodes its query twice has its key in the text. */
+const SEARCH_TEXT = /^(?:(?![%=]|:\/\/|[\da-f]{32}|(?:x[-_]?)?api[-_]?key|passkey|token).){1,200}/is;
 /** `tvsearch "les revenants" S01E02`, `movie imdbid=tt0111161`, `tvsearch latest` for an RSS sync, `caps`. */
 function describeSearch(parameters: URLSearchParams): string {
   const value = (name: string, form: RegExp) => form.exec(parameters.get(name) ?? "")?.[0] ?? "";
@@ -772,7 +785,7 @@ const DIRECT = { redirect: "manual", proxy: false } as const;
 /** Names this very proxy in a `Via` header (RFC 9110, §7.6.3), so that a request that comes back is noticed. */
 const VIA = `language-tag-proxy-${crypto.randomUUID()}`;
 const LOOP = new Problem("BACKEND_URL is the proxy's own address: set it to Prowlarr's.", 508);
-/** Sends the request on to the backend. The answer to a search comes back unpacked. */
+/** Sends the request on to the backend. */
 async function forward(
   request: Request,
   server: Bun.Server<undefined>,
@@ -808,7 +821,7 @@ async function forward(
         `${config.backend} answered with status ${response.status}, which HTTP does not have: see its log.`,
       );
     removeHopByHop(response.headers);
-    return isSearch && request.method !== "HEAD" ? unpacked(response, config) : response;
+    return response;
   } finally {
     hasAnswered = true;
     clearTimeout(timer);
@@ -869,7 +882,7 @@ async function* relay(
   }
 }
 
-/** An answer to a search without its Content-Encoding. An unknown one is refused before the body is read. */
+/** A feed without its Content-Encoding. An unknown one is refused before the body is read. */
 function unpacked(response: Response, { backend }: Config): Response {
   const { status, statusText, headers, body } = response;
   const encodings = words((headers.get("content-encoding") ?? "").toLowerCase().replaceAll(",", " ").trim());
@@ -950,7 +963,8 @@ async function readWhole(response: Response): Promise<ArrayBuffer> {
     await response.body?.cancel();
     throw TOO_LARGE;
   }
-  if (length) return await response.arrayBuffer();
+  // Where chunks are sent as well, the length counts for nothing (RFC 9112, §6.3).
+  if (length && !response.headers.has("transfer-encoding")) return await response.arrayBuffer();
   const chunks: Uint8Array[] = [];
   let size = 0;
   for await (const chunk of response.body ?? []) {
@@ -1016,7 +1030,7 @@ async function check({ timeout, ...rest }: Config): Promise<boolean> {
   const marks: string[] = [];
   const report: Report = (mark, line) => {
     marks.push(mark);
-    print(`${mark} ${line}`);
+    print(withoutKeys(`${mark} ${line}`, config));
   };
   const isRunning = await isProxy(`http://127.0.0.1:${config.port}`);
   const prowlarr = await readProwlarr(config).catch((error) => problemOf(error, config));
@@ -1071,7 +1085,7 @@ async function readProwlarr(config: Config): Promise<{ version: string; clients:
     );
   const status = await askProwlarr<{ version: string }>(config, "system/status");
   const applications = await askProwlarr<Application[]>(config, "applications");
-  const ours = applications.filter(({ implementation }) => /^(?:Sonarr|Radarr)$/.test(implementation));
+  const ours = objectsOf(applications).filter(({ implementation }) => /^(?:Sonarr|Radarr)$/.test(implementation));
   return {
     version: status.version,
     clients: await Promise.all(ours.map((application) => readClient(application, config))),
@@ -1092,9 +1106,14 @@ async function readClient(application: Application, config: Config): Promise<Cli
   };
 }
 
+/** The objects of a list, or none: anything may be missing from what a program answers. */
+function objectsOf<Thing>(list: Thing[] | null | undefined): Thing[] {
+  return Array.isArray(list) ? list.filter((thing) => typeof thing === "object" && thing !== null) : [];
+}
+
 /** An address in the settings of an application or indexer, without credentials and a final slash, or empty. */
 function addressIn({ fields }: { fields?: Field[] }, name: string): string {
-  const url = URL.parse(String(fields?.find((field) => field.name === name)?.value));
+  const url = URL.parse(String(objectsOf(fields).find((field) => field.name === name)?.value));
   return url?.protocol.startsWith("http") ? (url.origin + url.pathname).replace(/\/+$/, "") : "";
 }
 
@@ -1111,7 +1130,7 @@ async function openClient(kind: Client["kind"], address: string, config: Config)
   for (const key of keys) {
     const ask = (resource: string, method = "GET") => askClient(address, key, resource, method, config.timeout);
     const status = (await ask("system/status")) as { version: string } | undefined;
-    if (status) return { version: status.version, ask: ask as Ask };
+    if (status) return { version: status.version ?? "", ask: ask as Ask };
   }
   throw new Problem(`${address} refuses ${variable}: ${where}`, 401);
 }
@@ -1152,7 +1171,7 @@ type ClientIndexer = { id: number; name: string; server: string; address: string
 async function readClientIndexers({ ask }: ClientApi, config: Config): Promise<ClientIndexer[]> {
   type Indexer = { id: number; name?: string; fields?: Field[] } & Record<string, unknown>;
   const uses = ["enableRss", "enableAutomaticSearch", "enableInteractiveSearch"];
-  const enabled = (await ask<Indexer[]>("indexer")).filter((indexer) => uses.some((use) => indexer[use]));
+  const enabled = objectsOf(await ask<Indexer[]>("indexer")).filter((indexer) => uses.some((use) => indexer[use]));
   const numbered = enabled.filter((indexer) => /\/\d+$/.test(addressIn(indexer, "baseUrl")));
   const indexers = numbered.map(async (indexer) => {
     const { id, name = `indexer ${id}` } = indexer;
@@ -1215,25 +1234,29 @@ async function checkClientIndexers(client: Client, api: ClientApi, config: Confi
     report("✗", `${name} asks ${indexer.address} for ${indexer.name}, which is not the proxy: ${sync}`);
 
   type Test = { id: number; isValid: boolean; validationFailures?: { errorMessage?: string }[] };
-  const tests = await api.ask<Test[]>("indexer/testall", "POST");
-  let anyFails = false;
-  for (const indexer of indexers) {
-    const test = tests.find(({ id, isValid }) => id === indexer.id && !isValid);
-    if (!test) continue;
-    anyFails = true;
-    const reasons = test.validationFailures?.map(({ errorMessage }) => errorMessage).join(" ") || "its log says why";
-    const answer = `${name} gets no answer from ${indexer.address} for ${indexer.name}`;
-    report("✗", `${answer}: ${withoutKeys(reasons, config)}`);
+  const tests = new Map(objectsOf(await api.ask<Test[]>("indexer/testall", "POST")).map((test) => [test.id, test]));
+  const failed = indexers.filter(({ id }) => tests.get(id)?.isValid === false);
+  for (const indexer of failed) {
+    const failures = objectsOf(tests.get(indexer.id)!.validationFailures).map(({ errorMessage }) => errorMessage);
+    const reason = withoutSecrets(failures.join(" ")) || "its log says why";
+    report("✗", `${name} gets no answer from ${indexer.address} for ${indexer.name}: ${reason}`);
   }
-  if (direct.length === 0 && !anyFails)
+  const untested = indexers.filter(({ id }) => !tests.has(id));
+  for (const indexer of untested) report("?", `${name} did not test ${indexer.name}: see its log.`);
+  if (direct.length + failed.length + untested.length === 0)
     report("✓", `${name} ${api.version} asks the proxy for all of its ${indexers.length} indexers, and gets answers.`);
 }
 
-/** A client's words without keys. */
-function withoutKeys(text: string, { apiKey, clientKeys }: Config): string {
+/** A line without the keys that the check knows: someone may have them in a name. */
+function withoutKeys(line: string, { apiKey, clientKeys }: Config): string {
   const keys = [apiKey, ...clientKeys.Sonarr, ...clientKeys.Radarr].filter(Boolean);
-  const unnamed = text.replace(/\b(x-api-key|api[-_]?key|passkey|token)(["']?[=:]\s*)[^&\s"']+/gi, "$1$2…");
-  return keys.reduce((text, key) => text.replaceAll(key, "…"), unnamed);
+  return keys.reduce((text, key) => text.replaceAll(key, "…"), line);
+}
+
+/** A client's own words without what looks like a key or password: in a URL, in JSON or in a header. */
+function withoutSecrets(text: string): string {
+  const named = /([\w-]*(?:key|pass\w*|token|secret)["']?(?:\s*[=:]\s*|%3D)["']?|[?&]r=|Bearer\s+)[^&\s"'%]+/gi;
+  return text.replace(named, "$1…").replace(/\/\/[^/\s@]+@/g, "//…@");
 }
 
 type QualityProfile = {
@@ -1259,27 +1282,28 @@ const LANGUAGE_IDS = { any: -1, unknown: 0, french: 2 };
 async function checkProfiles({ name, kind }: Client, { ask }: ClientApi, report: Report): Promise<void> {
   const samples = await readSamples(kind, ask);
   let anyPoints = false;
-  for (const profile of await ask<QualityProfile[]>("qualityprofile")) {
-    const { upgradeAllowed, cutoffFormatScore, minUpgradeFormatScore: increment, formatItems, language } = profile;
+  for (const profile of objectsOf(await ask<QualityProfile[]>("qualityprofile"))) {
+    const { upgradeAllowed, cutoffFormatScore, minUpgradeFormatScore: increment, language } = profile;
+    const scores = objectsOf(profile.formatItems);
     const score = (formats: number[]) =>
-      formatItems.reduce((sum, { format, score }) => sum + (formats.includes(format) ? score : 0), 0);
+      scores.reduce((sum, { format, score }) => sum + (formats.includes(format) ? Number(score) || 0 : 0), 0);
     const gains = samples.map(({ release, file }) => ({ points: score(release) - score(file), before: score(file) }));
     const points = Math.max(...gains.map(({ points }) => points));
     if (points <= 0) continue;
     anyPoints = true;
     const isRepeated =
       upgradeAllowed &&
-      gains.some(({ points, before }) => points >= Math.max(increment ?? 1, 1) && before < cutoffFormatScore);
+      gains.some(({ points, before }) => points >= Math.max(increment ?? 1, 1) && !(before >= cutoffFormatScore));
     const where = `${name}, profile "${profile.name}"`;
     const brings = `${where}: the tag brings ${points} ${points === 1 ? "point" : "points"}`;
     const again = "or the same release is downloaded again and again.";
     const setting = "Minimum Custom Format Score Increment";
     if (!isRepeated) report("✓", `${brings}, and no release is downloaded twice for them.`);
-    else if (increment === undefined)
+    else if (typeof increment !== "number")
       report("✗", `${brings}, and this ${kind} has no ${setting}: update ${kind}, ${again}`);
     else report("✗", `${brings}: set ${setting} to ${points + 1} (now ${increment}), ${again}`);
     // An indexer that reports French alone makes the release French alone, whatever its original language is.
-    if (language && ![LANGUAGE_IDS.any, LANGUAGE_IDS.french].includes(language.id)) {
+    if (language?.name && ![LANGUAGE_IDS.any, LANGUAGE_IDS.french].includes(language.id)) {
       const now = `set Language to Any or French (now ${language.name})`;
       report("✗", `${where}: ${now}, or a release that its indexer calls French alone is rejected.`);
     }
@@ -1302,12 +1326,14 @@ async function readSamples(kind: Client["kind"], ask: Ask): Promise<Sample[]> {
   type Work = { title: string; year: number; originalLanguage?: { id: number; name: string } };
   const works = await ask<Work[]>(kind === "Radarr" ? "movie" : "series");
   const others = [LANGUAGE_IDS.unknown, LANGUAGE_IDS.french];
-  const work = works.find(({ originalLanguage }) => originalLanguage && !others.includes(originalLanguage.id));
+  const work = objectsOf(works).find(
+    ({ originalLanguage }) => originalLanguage?.name && !others.includes(originalLanguage.id),
+  );
   const dotted = (text: string) => text.replace(/[^\p{L}\p{N}]+/gu, ".");
   const name = `${dotted(work?.title ?? "Name")}.${kind === "Radarr" ? (work?.year ?? 2019) : "S01E01"}`;
   const formatsOf = async (title: string) => {
     const parsed = await ask<{ customFormats?: { id: number }[] }>(`parse?title=${encodeURIComponent(title)}`);
-    return parsed.customFormats?.map(({ id }) => id) ?? [];
+    return objectsOf(parsed.customFormats).map(({ id }) => id);
   };
   const languages = work ? [`${dotted(work.originalLanguage!.name)}.`, ""] : [""];
   const samples = languages.map(async (language) => ({
@@ -1320,15 +1346,15 @@ async function readSamples(kind: Client["kind"], ask: Ask): Promise<Sample[]> {
 /** Asks all of Prowlarr's indexers at once for their latest releases, and prints a line for each, in Prowlarr's order. */
 async function checkIndexers(config: Config, report: Report): Promise<void> {
   type Indexer = { id: number; name?: string; enable: boolean };
-  const indexers = (await askProwlarr<Indexer[]>(config, "indexer")).filter(({ enable }) => enable);
+  const indexers = objectsOf(await askProwlarr<Indexer[]>(config, "indexer")).filter(({ enable }) => enable);
   if (indexers.length === 0) return report("✗", "Prowlarr has no enabled indexer: add one that reports languages.");
   print("The latest releases of each indexer:");
-  const names = indexers.map(({ id, name = "" }) => [String(id), name] as const);
+  const names = indexers.map(({ id, name }) => [String(id), String(name ?? "")] as const);
   const idWidth = Math.max(...names.map(([id]) => id.length));
   const nameWidth = Math.max(...names.map(([, name]) => name.length));
   const answers = await Promise.all(indexers.map(({ id }) => askIndexer(config, id)));
   for (const [n, [id, name]] of names.entries())
-    print(`  ${id.padStart(idWidth)}  ${name.padEnd(nameWidth)}  ${answers[n]!.line}`);
+    print(withoutKeys(`  ${id.padStart(idWidth)}  ${name.padEnd(nameWidth)}  ${answers[n]!.line}`, config));
 
   const reporting = answers.filter(({ reported }) => reported > 0).length;
   const silent = answers.filter(({ items }) => items === 0).length;
