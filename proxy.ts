@@ -567,7 +567,7 @@ function isFrenchElement(text: string): boolean {
 }
 
 /** As Prowlarr writes it. */
-const PLAIN_ELEMENT = /^<[\w.-]+:attr name="language" value="([^"&<]*)" ?\/>/;
+const PLAIN_ELEMENT = /^<(?:[\w.-]+:)?attr name="language" value="([^"&<]*)" ?\/>/;
 function judgeElement(text: string): boolean {
   // A parser takes ten times as long, and a hostile feed may have a million elements.
   const plain = PLAIN_ELEMENT.exec(text)?.[1];
