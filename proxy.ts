@@ -451,20 +451,25 @@ export function tagFeed(bytes: Uint8Array, onFrench?: (title: string, decision: 
   const feed = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const result: TaggedFeed = { pieces: [], items: 0, french: 0, tagged: 0 };
   let copied = 0;
-  for (const item of itemsOf(withoutSections(feed))) {
-    result.items++;
-    if (result.items > MOST_ITEMS) return { pieces: [feed], items: result.items, french: 0, tagged: 0 };
-    const place = saysFrench(item.text) && findTitle(item.text);
-    const title = place && readTitle(feed.subarray(item.start + place.start, item.start + place.end));
-    if (!title) continue;
-    const decision = decide(title.text);
-    result.french++;
-    onFrench?.(title.text, decision);
-    if (!decision.insert) continue;
-    result.tagged++;
-    const at = item.start + place.start + title.offsetOf(decision.at);
-    result.pieces.push(feed.subarray(copied, at), decision.insert);
-    copied = at;
+  for (const part of partsOf(withoutSections(feed))) {
+    let nextFrench = -1;
+    for (const item of itemsIn(part.markup)) {
+      result.items++;
+      if (result.items > MOST_ITEMS) return { pieces: [feed], items: result.items, french: 0, tagged: 0 };
+      if (nextFrench < item.start) nextFrench = findFrench(part.markup, item.start);
+      if (nextFrench > item.end) continue;
+      const place = findTitle(part.markup, item);
+      const title = place && readTitle(feed.subarray(part.start + place.start, part.start + place.end));
+      if (!title) continue;
+      const decision = decide(title.text);
+      result.french++;
+      onFrench?.(title.text, decision);
+      if (!decision.insert) continue;
+      result.tagged++;
+      const at = part.start + place.start + title.offsetOf(decision.at);
+      result.pieces.push(feed.subarray(copied, at), decision.insert);
+      copied = at;
+    }
   }
   result.pieces.push(feed.subarray(copied));
   return result;
@@ -491,43 +496,37 @@ function withoutSections(feed: Buffer): Buffer {
   return blanked;
 }
 
-/** The content of an item, and its offset in the feed. */
-type Item = { text: string; start: number };
-
 /** In bytes: some 80 releases. One string for a whole large feed took 40 MiB more, and a twentieth more time. */
 const PART = 128 * 1024;
-/** The feed in parts, each of whole items. */
-function* partsOf(markup: Buffer): Generator<Span> {
+/** The feed in parts, each of whole items, with their offset. */
+function* partsOf(feed: Buffer): Generator<{ markup: string; start: number }> {
   const endTag = "</item>";
-  for (let start = 0, end = 0; start < markup.length; start = end) {
-    let last = markup.lastIndexOf(endTag, start + PART);
-    if (last < start) last = markup.indexOf(endTag, start + PART);
-    end = last < 0 ? markup.length : last + endTag.length;
-    yield { start, end };
+  for (let start = 0, end = 0; start < feed.length; start = end) {
+    let last = feed.lastIndexOf(endTag, start + PART);
+    if (last < start) last = feed.indexOf(endTag, start + PART);
+    end = last < 0 ? feed.length : last + endTag.length;
+    yield { markup: feed.toString("latin1", start, end), start };
   }
 }
 
 const ITEM = /<item(?:\s[^<>]*)?(?<!\/)>/g;
-/** Each item that has an end. */
-function* itemsOf(markup: Buffer): Generator<Item> {
-  for (const part of partsOf(markup)) {
-    const text = markup.toString("latin1", part.start, part.end);
-    for (let end = 0; ;) {
-      // An item is searched up to its end tag, and while it is in use, another feed may move the pattern on.
-      ITEM.lastIndex = end;
-      if (!ITEM.test(text)) break;
-      const start = ITEM.lastIndex;
-      end = findItemEnd(text, start);
-      if (end < 0) break;
-      yield { text: text.slice(start, end), start: part.start + start };
-    }
+/** The content of each item that has an end. */
+function* itemsIn(markup: string): Generator<Span> {
+  for (let end = 0; ;) {
+    // Set anew each time: an item is passed by up to its end tag, and another feed may move the pattern meanwhile.
+    ITEM.lastIndex = end;
+    if (!ITEM.test(markup)) return;
+    const start = ITEM.lastIndex;
+    end = findItemEnd(markup, start);
+    if (end < 0) return;
+    yield { start, end };
   }
 }
 
 /** Where an item's end tag begins: `</item>` or `</item >`, but not `</items>`. Less than 0 if there is none. */
-function findItemEnd(text: string, start: number): number {
-  let end = text.indexOf("</item", start);
-  while (end >= 0 && !" >\t\r\n".includes(text.charAt(end + 6))) end = text.indexOf("</item", end + 6);
+function findItemEnd(markup: string, start: number): number {
+  let end = markup.indexOf("</item", start);
+  while (end >= 0 && !" >\t\r\n".includes(markup.charAt(end + 6))) end = markup.indexOf("</item", end + 6);
   return end;
 }
 
@@ -536,15 +535,15 @@ function findItemEnd(text: string, start: number): number {
  * an element without a look at it, and that saves a tenth of the time.
  */
 const LANGUAGE_VALUE = toPattern(String.raw`=\s*["']\s*language(?!" value="[^"<&${FRENCH_INITIALS}]*")`, "g");
-/** Whether one of an item's `attr` elements says French. */
-function saysFrench(item: string): boolean {
-  for (let next = 0; ;) {
+/** Where the next `attr` element that says French begins, or the end of the markup. */
+function findFrench(markup: string, from: number): number {
+  for (let next = from; ;) {
     LANGUAGE_VALUE.lastIndex = next;
-    if (!LANGUAGE_VALUE.test(item)) return false;
-    const start = item.lastIndexOf("<", LANGUAGE_VALUE.lastIndex);
-    next = item.indexOf("<", LANGUAGE_VALUE.lastIndex);
-    if (next < 0) next = item.length;
-    if (isFrenchElement(item.slice(start, Math.min(next, start + LONGEST_TEXT)))) return true;
+    if (!LANGUAGE_VALUE.test(markup)) return markup.length;
+    const start = markup.lastIndexOf("<", LANGUAGE_VALUE.lastIndex);
+    next = markup.indexOf("<", LANGUAGE_VALUE.lastIndex);
+    if (next < 0) next = markup.length;
+    if (isFrenchElement(markup.slice(start, Math.min(next, start + LONGEST_TEXT)))) return start;
   }
 }
 
@@ -585,17 +584,17 @@ function judgeElement(text: string): boolean {
 
 const XML_TAG = new RegExp(String.raw`<(\/?)([^\s<>/"'!?]+)(?=[\s/>])${ATTRIBUTES}>`, "g");
 /** The content of the item's own title: the first `<title>` that is in no other element, if it holds only text. */
-function findTitle(item: string): Span | undefined {
+function findTitle(markup: string, item: Span): Span | undefined {
   let depth = 0;
-  XML_TAG.lastIndex = 0;
-  for (let tag; (tag = XML_TAG.exec(item));) {
+  XML_TAG.lastIndex = item.start;
+  for (let tag; (tag = XML_TAG.exec(markup)) && tag.index < item.end;) {
     const [text, slash, name] = tag;
     if (slash) depth--;
     else if (text.endsWith("/>")) continue;
     else if (name === "title" && depth === 0) {
       const start = XML_TAG.lastIndex;
-      const end = item.indexOf("<", start);
-      return item.startsWith("</title", end) ? { start, end } : undefined;
+      const end = markup.indexOf("<", start);
+      return markup.startsWith("</title", end) ? { start, end } : undefined;
     } else depth++;
   }
   return undefined;
@@ -930,19 +929,17 @@ function describeTitle(title: string, decision: Decision): string {
 /**
  * Bun 1.4.5 collects garbage when there is more of it than of live data, and counts the feeds' buffers as such
  * (oven-sh/bun#42979). The proxy has next to no live data, so this would be every 14 searches. With this buffer it is
- * every 40. The buffer takes no memory, because nobody touches it.
+ * every 26. The buffer takes no memory, because nobody touches it. It is exported only to be kept.
  */
-const BALLAST = new ArrayBuffer(6 * 1024 * 1024);
+export const BALLAST = new ArrayBuffer(6 * 1024 * 1024);
 /** The pieces of a tagged feed as a body. Nobody else may have the feed's buffer: it is freed for the next search. */
 function streamOf(pieces: TaggedFeed["pieces"], feed: ArrayBuffer): ReadableStream {
   const source: Bun.DirectUnderlyingSource = {
     type: "direct",
     async pull(controller) {
       for (const piece of pieces) controller.write(piece);
-      // `write` has copied the pieces. A feed larger than BALLAST leaves more garbage than others: it is collected now.
-      const isLarge = feed.byteLength > BALLAST.byteLength;
+      // `write` has copied the pieces.
       feed.transfer(0);
-      if (isLarge) Bun.gc(false);
       // At `end` alone, SIGTERM would not wait until a slow client has read it all.
       await controller.flush(true);
       controller.end();
@@ -1377,7 +1374,8 @@ async function askIndexer(config: Config, id: number): Promise<Latest> {
     const feed = Buffer.from(await readWhole(response));
     const { items, french, tagged } = tagFeed(feed);
     if (items === 0) return nothing("no releases");
-    const reported = [...itemsOf(feed)].filter(({ text }) => LANGUAGE_ATTRIBUTE.test(text)).length;
+    const parts = feed.toString("latin1").split("</item");
+    const reported = parts.filter((part) => LANGUAGE_ATTRIBUTE.test(part)).length;
     const releases = `${String(items).padStart(3)} ${items === 1 ? "release" : "releases"}`;
     const languages = reported
       ? `${reported} report a language, ${french} French, ${tagged} to be tagged`
