@@ -2531,6 +2531,11 @@ describe.concurrent("--check", () => {
     expect(lines.some((line) => line.includes('profile "…"'))).toBe(true);
   });
 
+  test("leaves its own words alone, however short a key is", async () => {
+    const { lines } = await checkOne({}, { SONARR_API_KEY: "e,SONARRKEY" });
+    expect(lines[0]).toBe("✓ The proxy answers on port PORT.".replace("PORT", /\d+/.exec(lines[0]!)![0]));
+  });
+
   test("where nobody knows the proxy yet is a first look, and no fault", async () => {
     using other = await backendThat(() => ({ status: 404 }));
     using backend = await prowlarrWith([{ name: "Sonarr", server: urlOf(other) }], [3, 5]);

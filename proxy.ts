@@ -1244,9 +1244,9 @@ async function checkClientIndexers(client: Client, api: ClientApi, config: Confi
     report("✓", `${name} ${api.version} asks the proxy for all of its ${indexers.length} indexers, and gets answers.`);
 }
 
-/** A line without the keys that the check knows: someone may have them in a name. */
+/** A line without the keys that the check knows: someone may have put them in a name. A real one has 32 characters. */
 function withoutKeys(line: string, { apiKey, clientKeys }: Config): string {
-  const keys = [apiKey, ...clientKeys.Sonarr, ...clientKeys.Radarr].filter(Boolean);
+  const keys = [apiKey, ...clientKeys.Sonarr, ...clientKeys.Radarr].filter((key) => key.length >= 8);
   return keys.reduce((text, key) => text.replaceAll(key, "…"), line);
 }
 
