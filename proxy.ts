@@ -1240,8 +1240,9 @@ async function checkClientIndexers(client: Client, api: ClientApi, config: Confi
   }
   const untested = indexers.filter(({ id }) => !tests.has(id));
   for (const indexer of untested) report("?", `${name} did not test ${indexer.name}: see its log.`);
+  const all = indexers.length === 1 ? "its one indexer" : `all of its ${indexers.length} indexers`;
   if (direct.length + failed.length + untested.length === 0)
-    report("✓", `${name} ${api.version} asks the proxy for all of its ${indexers.length} indexers, and gets answers.`);
+    report("✓", `${name} ${api.version} asks the proxy for ${all}, and gets answers.`);
 }
 
 /** A line without the keys that the check knows: someone may have put them in a name. A real one has 32 characters. */
