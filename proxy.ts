@@ -6,7 +6,7 @@
  *     <title>Show.S01E01.1080p.WEB-GRP</title> <newznab:attr name="language" value="French"/>
  *     <title>Show.S01E01.MULTi.VFF.1080p.WEB-GRP</title> …
  *
- * Everything else passes through untouched. To run it: `BACKEND_URL=http://prowlarr:9696 bun proxy.ts`, or `--help`.
+ * All else in a feed, and every other answer, passes through untouched. To run it: `BACKEND_URL=http://prowlarr:9696 bun proxy.ts`, or `--help`.
  *
  * The order: configuration, rules, feed, proxy, check, command line. Start at `handle`, where a request comes in: it
  * asks the backend (`forward`), reads the answer to a search (`answerSearch`), finds the French releases in it
@@ -84,7 +84,7 @@ function readBackend(address: string): Pick<Config, "backend" | "urlBase" | "aut
   if (/^["']|["']$/.test(address)) throw new Problem(`BACKEND_URL must be without quotation marks, ${example}.`);
   const url = URL.parse(address);
   if (!url || !/^https?:$/.test(url.protocol))
-    throw new Problem(`BACKEND_URL must begin with http:// and be Prowlarr's address, ${example}.`);
+    throw new Problem(`BACKEND_URL must begin with http:// or https:// and be Prowlarr's address, ${example}.`);
   if (url.search || url.hash) throw new Problem(`BACKEND_URL must end before the ? or #, ${example}.`);
   const urlBase = url.pathname.replace(/\/+$/, "");
   if (/\/\d+(?:\/api)?$/.test(urlBase))
@@ -121,7 +121,7 @@ function readLog(env: NodeJS.ProcessEnv): Log {
 
 /**
  * Prints one line. Control characters in a title, a search or an indexer's name must not fake a second one, nor may
- * those for text from right to left (U+202A to U+202E, U+2066 to U+2069) turn it round.
+ * those for text from right to left (U+202A to U+202E, U+2066 to U+2069) reverse it.
  */
 function print(line: string): void {
   console.log(line.replace(/[\p{Cc}\p{Zl}\p{Zp}\u202A-\u202E\u2066-\u2069]/gu, "\uFFFD"));
@@ -149,7 +149,7 @@ const TAG = "MULTi.VFF";
 
 const FRENCH_TAGS = "VFF VOF VFQ VFI VF2 TRUEFRENCH FRENCH VF";
 const OTHER_TAGS = `MULTi VO VOA VOST VOSTFR SUBFRENCH SUBFORCED FR FRE FRA ENG ENGLISH GERMAN ITALIAN ITA SPANISH ESP
-  JAPANESE KOREAN AUDIO DUAL DUBBED DL WiTH AD COMPLETE INTEGRALE INTÉGRALE PROPER REPACK RERIP REAL iNTERNAL LIMITED
+  JAPANESE KOREAN AUDIO DUAL DUBBED DL LD MD WiTH AD COMPLETE INTEGRALE INTÉGRALE PROPER REPACK RERIP REAL iNTERNAL LIMITED
   UNRATED EXTENDED REMASTERED RESTORED UNCUT CUSTOM HYBRID IMAX HC HSBS 3D`;
 
 const RESOLUTIONS = "4K 8K UHD FHD";
@@ -169,10 +169,10 @@ const EPISODE_WORDS = "E EP Épisode Episode Episodio";
 const PART_WORDS = "Part Partie Vol Volume";
 const EXTENSIONS = "mkv mp4 avi ts m2ts wmv mpg iso nzb torrent srt ass sub rar zip";
 
-/** A pattern for any one word of the lists. A hyphen is any separator or none; no special character but + may stand. */
+/** A pattern for any one word of the lists. A hyphen is any separator or none; + is the only other special character. */
 const anyOf = (...lists: string[]) =>
   `(?:${lists.flatMap(words).join("|").replaceAll("+", "\\+").replaceAll("-", "[ ._-]?")})`;
-/** All patterns for titles ignore letter case, and take an é for a letter. */
+/** A pattern that ignores letter case, and takes an é for a letter. */
 const toPattern = (source: string, flags = "") => new RegExp(source, `iu${flags}`);
 
 /**
@@ -241,7 +241,7 @@ const MARKERS = [
 /** A word that begins with SUB and is no file extension: a tag right before it speaks of subtitles, also to Sonarr. */
 const SUBTITLE_FOLLOWS = String.raw`(?!\.sub$)${GAP}{0,3}sub`;
 const FRENCH_TAG = toPattern(`${START}${anyOf(FRENCH_TAGS)}${END}(?!${SUBTITLE_FOLLOWS})`, "g");
-/** A MULTi that no French tag follows. */
+/** A MULTi that neither a French tag nor a word about subtitles follows. */
 const MULTI_TAG = toPattern(`${START}MULTi${END}(?!${SUBTITLE_FOLLOWS}|${GAP}{0,3}${anyOf(FRENCH_TAGS)}${END})`, "g");
 /** What follows a tag: another tag, a quality indicator, the group or the end. */
 const AFTER_A_TAG = toPattern(
@@ -297,7 +297,7 @@ export function decide(title: string): Decision {
   });
   if (french) return stays(`already French: "${french.text}"`);
 
-  // No name writes it so; a Multi may be a word of the name (Multi.Facial.1995).
+  // Hardly a name writes it so; a Multi may be a word of the name (Multi.Facial.1995).
   const multi = findTag(MULTI_TAG, title, (tag) => /^MULT[Ii]$/.test(tag.text) || isAmongTags(tag));
   if (multi) return because(`${multi.text} found: ".VFF" added`, behindMulti(title, multi.end, quality));
 
@@ -430,7 +430,7 @@ export function isFrench(value: string): boolean {
 export interface TaggedFeed {
   pieces: (Uint8Array | string)[];
   items: number;
-  /** How many items have French audio, and how many of them got a tag. */
+  /** How many items with a title have French audio, and how many of them got a tag. */
   french: number;
   tagged: number;
 }
@@ -475,7 +475,7 @@ export function tagFeed(bytes: Uint8Array, onFrench?: (title: string, decision: 
   return result;
 }
 
-/** A comment, a CDATA section, a DOCTYPE or a processing instruction but `<?xml …?>`. An unclosed one goes to the end. */
+/** A comment, a CDATA section, a DOCTYPE or a processing instruction other than `<?xml …?>`. An unclosed one goes to the end. */
 const SECTION =
   /<!--[^]*?(?:-->|$)|<!\[CDATA\[[^]*?(?:\]\]>|$)|<!DOCTYPE[^[>]*(?:\[[^]*?(?:\]\s*>|$)|>|$)|<\?(?!xml\s)[^]*?(?:\?>|$)/y;
 const SECTION_START = /<[!?]/g;
@@ -513,7 +513,7 @@ const ITEM = /<item(?:\s[^<>]*)?(?<!\/)>/g;
 /** The content of each item that has an end. */
 function* itemsIn(markup: string): Generator<Span> {
   for (let end = 0; ;) {
-    // Set anew each time: an item is passed by up to its end tag, and another feed may move the pattern meanwhile.
+    // Set anew each time: an item is skipped up to its end tag, and another feed may move the pattern meanwhile.
     ITEM.lastIndex = end;
     if (!ITEM.test(markup)) return;
     const start = ITEM.lastIndex;
@@ -531,8 +531,8 @@ function findItemEnd(markup: string, start: number): number {
 }
 
 /**
- * An attribute's value that begins with `language`. In most feeds the language is English: the lookahead passes by such
- * an element without a look at it, and that saves a tenth of the time.
+ * An attribute's value that begins with `language`. In most feeds the language is English: the lookahead skips such an
+ * element, and that saves a tenth of the time.
  */
 const LANGUAGE_VALUE = toPattern(String.raw`=\s*["']\s*language(?!" value="[^"<&${FRENCH_INITIALS}]*")`, "g");
 /** Where the next `attr` element that says French begins, or the end of the markup. */
@@ -793,7 +793,7 @@ async function forward(
   isSearch: boolean,
 ): Promise<Response> {
   if (request.headers.get("via")?.includes(VIA)) throw LOOP;
-  // Unlike AbortSignal.timeout, this begins when the backend has the whole request, and is called off by its answer.
+  // Unlike AbortSignal.timeout, this begins when the client has sent its whole request, and is called off by an answer.
   const slow = new AbortController();
   let timer: Timer | undefined;
   let hasAnswered = false;
@@ -912,8 +912,8 @@ async function answerSearch(response: Response, log: Log, logOutcome: (outcome: 
   const keepTitle = (title: string, decision: Decision) => void titles.push(describeTitle(title, decision));
   const { pieces, items, tagged } = tagFeed(new Uint8Array(feed), log.debug && keepTitle);
   logOutcome(`200, ${items} items, ${tagged} tagged`);
-  for (const line of titles) log.debug?.(line);
   if (items > MOST_ITEMS) log.warn(`A feed has more than ${MOST_ITEMS} items, so it is passed on without tags.`);
+  else for (const line of titles) log.debug?.(line);
 
   const { headers } = response;
   headers.delete("content-length");
@@ -1155,9 +1155,9 @@ function clientProblem(error: unknown, address: string): Problem {
   return new Problem(`${address} gives no answer here (${reason}), so the check can't see its settings.`);
 }
 
-/** Whether a proxy answers at an address. Undefined if nothing does, and if it isn't Prowlarr's by its port. */
+/** Whether a proxy answers at an address. Undefined if nothing answers, unless the port is Prowlarr's own. */
 async function isProxyFor(address: string, { backend }: Config): Promise<boolean | undefined> {
-  const portOf = (address: string) => URL.parse(address)?.port;
+  const portOf = (address: string) => URL.parse(address)?.port || URL.parse(address)?.protocol;
   return address ? ((await isProxy(address)) ?? (portOf(address) === portOf(backend) ? false : undefined)) : false;
 }
 
@@ -1341,7 +1341,7 @@ async function readSamples(kind: Client["kind"], ask: Ask): Promise<Sample[]> {
   return await Promise.all(samples);
 }
 
-/** Asks all of Prowlarr's indexers at once for their latest releases, and prints a line for each, in Prowlarr's order. */
+/** Asks all of Prowlarr's enabled indexers at once for their latest releases, and prints a line for each, in Prowlarr's order. */
 async function checkIndexers(config: Config, report: Report): Promise<void> {
   type Indexer = { id: number; name?: string; enable: boolean };
   const indexers = objectsOf(await askProwlarr<Indexer[]>(config, "indexer")).filter(({ enable }) => enable);
