@@ -6,7 +6,8 @@
  *     <title>Show.S01E01.1080p.WEB-GRP</title> <newznab:attr name="language" value="French"/>
  *     <title>Show.S01E01.MULTi.VFF.1080p.WEB-GRP</title> …
  *
- * All else in a feed, and every other answer, passes through untouched. To run it: `BACKEND_URL=http://prowlarr:9696 bun proxy.ts`, or `--help`.
+ * All else in a feed, and every other answer, passes through untouched. To run it:
+ * `BACKEND_URL=http://prowlarr:9696 bun proxy.ts`, or `bun proxy.ts --help`.
  *
  * The order: configuration, rules, feed, proxy, check, command line. Start at `handle`, where a request comes in: it
  * asks the backend (`forward`), reads the answer to a search (`answerSearch`), finds the French releases in it
@@ -49,7 +50,7 @@ export interface Config {
   log: Log;
 }
 
-/** One function per level, from the most talkative on. Those below LOG_LEVEL are undefined, so that `log.debug?.(…)` costs nothing. */
+/** One function per level. Those below LOG_LEVEL are undefined, so that `log.debug?.(…)` costs nothing. */
 export type Log = { debug?: Print | undefined; info?: Print | undefined; warn: Print };
 type Print = (line: string) => void;
 
@@ -149,8 +150,8 @@ const TAG = "MULTi.VFF";
 
 const FRENCH_TAGS = "VFF VOF VFQ VFI VF2 TRUEFRENCH FRENCH VF";
 const OTHER_TAGS = `MULTi VO VOA VOST VOSTFR SUBFRENCH SUBFORCED FR FRE FRA ENG ENGLISH GERMAN ITALIAN ITA SPANISH ESP
-  JAPANESE KOREAN AUDIO DUAL DUBBED DL LD MD WiTH AD COMPLETE INTEGRALE INTÉGRALE PROPER REPACK RERIP REAL iNTERNAL LIMITED
-  UNRATED EXTENDED REMASTERED RESTORED UNCUT CUSTOM HYBRID IMAX HC HSBS 3D`;
+  JAPANESE KOREAN AUDIO DUAL DUBBED DL LD MD WiTH AD COMPLETE INTEGRALE INTÉGRALE PROPER REPACK RERIP REAL
+  iNTERNAL LIMITED UNRATED EXTENDED REMASTERED RESTORED UNCUT CUSTOM HYBRID IMAX HC HSBS 3D`;
 
 const RESOLUTIONS = "4K 8K UHD FHD";
 const WEB_SOURCES = "WEB-DL WEB-Rip WEB-Mux WEB-HD WEB-HDRip WEB-DLRip";
@@ -169,15 +170,15 @@ const EPISODE_WORDS = "E EP Épisode Episode Episodio";
 const PART_WORDS = "Part Partie Vol Volume";
 const EXTENSIONS = "mkv mp4 avi ts m2ts wmv mpg iso nzb torrent srt ass sub rar zip";
 
-/** A pattern for any one word of the lists. A hyphen is any separator or none; + is the only other special character. */
+/** A pattern for any one word of the lists. A hyphen is any separator or none; + is the only other special sign. */
 const anyOf = (...lists: string[]) =>
   `(?:${lists.flatMap(words).join("|").replaceAll("+", "\\+").replaceAll("-", "[ ._-]?")})`;
 /** A pattern that ignores letter case, and takes an é for a letter. */
 const toPattern = (source: string, flags = "") => new RegExp(source, `iu${flags}`);
 
 /**
- * The start and the end of a word. They are not `\b`, to which an underscore is a letter and é is none. The lookahead is
- * only for speed: without it, all that follows is also tried where no word begins.
+ * The start and the end of a word. They are not `\b`, to which an underscore is a letter and é is none. The lookahead
+ * is only for speed: without it, all that follows is also tried where no word begins.
  */
 const START = String.raw`(?<![\p{L}\p{N}])(?=[\p{L}\p{N}])`;
 const END = String.raw`(?![\p{L}\p{N}])`;
@@ -258,8 +259,8 @@ const TAIL = toPattern(String.raw`(?:-${GROUP})?(?:[ ._]?[([][^()[\]]*[)\]]){0,5
 /** A group in front, as in `[TMS-Remux].Series.720p`, or nothing. */
 const GROUP_IN_FRONT = /^(?:\[[^\]]*\])?/;
 /**
- * A hyphen that opens the quality, as in `S01E01-720p`. Behind a bare number of three digits, as in `One-Piece-720-720p`,
- * it is none, because a dot would follow the number then: Sonarr reads `-720.` as S07E20.
+ * A hyphen that opens the quality, as in `S01E01-720p`. Behind a bare number of three digits (`One-Piece-720-720p`) it
+ * is none, because a dot would follow the number then: Sonarr reads `-720.` as S07E20.
  */
 const OPENING_HYPHEN = /(?<![ ._]|[._-]\d{3})-$/;
 
@@ -421,8 +422,8 @@ export function isFrench(value: string): boolean {
 
 // ─── Feed: a search response with its French titles tagged ──────────────────────────────────────────────────────────
 //
-// Tags are inserted into the feed, which is never written anew: every other byte is the backend's own. The feed's markup
-// is read as Latin-1, one character per byte, so that an index into the text is an offset in the feed, whatever its
+// Tags are inserted into the feed, which is never written anew: every other byte is the backend's own. The markup is
+// read as Latin-1, one character per byte, so that an index into the text is an offset in the feed, whatever its
 // encoding. Whether the feed is well-formed is for the client to judge. No part of the text is searched more than a few
 // times, so that even a hostile feed takes no more than linear time.
 
@@ -475,7 +476,10 @@ export function tagFeed(bytes: Uint8Array, onFrench?: (title: string, decision: 
   return result;
 }
 
-/** A comment, a CDATA section, a DOCTYPE or a processing instruction other than `<?xml …?>`. An unclosed one goes to the end. */
+/**
+ * A comment, a CDATA section, a DOCTYPE or a processing instruction other than `<?xml …?>`. An unclosed one goes to the
+ * end.
+ */
 const SECTION =
   /<!--[^]*?(?:-->|$)|<!\[CDATA\[[^]*?(?:\]\]>|$)|<!DOCTYPE[^[>]*(?:\[[^]*?(?:\]\s*>|$)|>|$)|<\?(?!xml\s)[^]*?(?:\?>|$)/y;
 const SECTION_START = /<[!?]/g;
@@ -600,7 +604,7 @@ function findTitle(markup: string, item: Span): Span | undefined {
   return undefined;
 }
 
-/** A title as a client reads it, and how many bytes of it, as the feed writes it, stand before one of its characters. */
+/** A title as a client reads it, and how many bytes of it, as the feed writes it, stand before a character. */
 type Title = { text: string; offsetOf(index: number): number };
 /** Reads a title. Gives undefined if it is empty, far too long or not only text. */
 function readTitle(bytes: Buffer): Title | undefined {
@@ -865,8 +869,8 @@ function removeHopByHop(headers: Headers): void {
 }
 
 /**
- * Passes a body on, and tells when it has ended or broken off. Bun would print the error of a body that breaks off, with
- * the URL and its key, but not through a generator.
+ * Passes a body on, and tells when it has ended or broken off. Bun would print the error of a body that breaks off,
+ * with the URL and its key, but not through a generator.
  */
 async function* relay(
   body: ReadableStream<Uint8Array>,
@@ -1010,8 +1014,8 @@ function errorResponse({ status, message }: Problem, isSearch: boolean): Respons
 
 // ─── Check: the whole way from Sonarr and Radarr to each indexer ────────────────────────────────────────────────────
 //
-// `--check` asks Prowlarr, Sonarr and Radarr through their own APIs, and changes nothing in any of them. Any field may be
-// missing from what they answer, and a fault in one place costs one line, not the rest of the check.
+// `--check` asks Prowlarr, Sonarr and Radarr through their own APIs, and changes nothing in any of them. Any field may
+// be missing from what they answer, and a fault in one place costs one line, not the rest of the check.
 
 /** ✓ is fine, ✗ has to be fixed, ? can't be known from here. */
 type Report = (mark: "✓" | "✗" | "?", line: string) => void;
@@ -1161,7 +1165,7 @@ async function isProxyFor(address: string, { backend }: Config): Promise<boolean
   return address ? ((await isProxy(address)) ?? (portOf(address) === portOf(backend) ? false : undefined)) : false;
 }
 
-/** An indexer that Prowlarr gave a client. Its address is that of a server (Prowlarr or a proxy) with a number behind it. */
+/** An indexer that Prowlarr gave a client. Its address is that of its server, Prowlarr or a proxy, and a number. */
 type ClientIndexer = { id: number; name: string; server: string; address: string; isProxy: boolean | undefined };
 
 /** The indexers that a client asks, and that Prowlarr gave it: their address ends in a number. */
@@ -1179,7 +1183,7 @@ async function readClientIndexers({ ask }: ClientApi, config: Config): Promise<C
   return await Promise.all(indexers);
 }
 
-/** Whether Prowlarr gives a client the proxy's address, or one that may be the proxy's, or the client has it already. */
+/** Whether Prowlarr gives a client an address that is or may be the proxy's, or the client has it already. */
 async function mayAskProxy({ isProxy, api }: Client, config: Config): Promise<boolean> {
   if (isProxy !== false) return true;
   const indexers = api instanceof Problem ? [] : await readClientIndexers(api, config).catch(() => []);
@@ -1218,7 +1222,7 @@ function reportServer({ name, server, isProxy, isFullSync }: Client, isInUse: bo
   report("✓", `${gives}, Full Sync.`);
 }
 
-/** Checks that a client asks the proxy for each of Prowlarr's indexers, and gets an answer when it tests them itself. */
+/** Checks that a client asks the proxy for each of Prowlarr's indexers, and gets an answer in its own test of them. */
 async function checkClientIndexers(client: Client, api: ClientApi, config: Config, report: Report): Promise<void> {
   const { name, server, isFullSync } = client;
   const indexers = await readClientIndexers(api, config);
@@ -1316,9 +1320,9 @@ async function checkProfiles({ name, kind }: Client, { ask }: ClientApi, report:
 /** The custom formats, by number, of a tagged release and of its file. */
 type Sample = { release: number[]; file: number[] };
 /**
- * Lets the client judge a tagged title, and what its file will be to it: a file with French audio is FRENCH to the client
- * by its audio tracks, with or without a tag. The series or movie is one of the user's own. One of the two samples names
- * its original language, because formats such as TRaSH's "Language: Original + French" compare with it.
+ * Lets the client judge a tagged title, and what its file will be to it: a file with French audio is FRENCH to the
+ * client by its audio tracks, with or without a tag. The series or movie is one of the user's own. One of the two
+ * samples names its original language, because formats such as TRaSH's "Language: Original + French" compare with it.
  */
 async function readSamples(kind: Client["kind"], ask: Ask): Promise<Sample[]> {
   type Work = { title: string; year: number; originalLanguage?: { id: number; name: string } };
@@ -1341,7 +1345,7 @@ async function readSamples(kind: Client["kind"], ask: Ask): Promise<Sample[]> {
   return await Promise.all(samples);
 }
 
-/** Asks all of Prowlarr's enabled indexers at once for their latest releases, and prints a line for each, in Prowlarr's order. */
+/** Asks all enabled indexers at once for their latest releases, and prints a line for each, in Prowlarr's order. */
 async function checkIndexers(config: Config, report: Report): Promise<void> {
   type Indexer = { id: number; name?: string; enable: boolean };
   const indexers = objectsOf(await askProwlarr<Indexer[]>(config, "indexer")).filter(({ enable }) => enable);
