@@ -898,6 +898,15 @@ describe("a hostile feed of 4 MB takes less than 3 s, where an ordinary one take
   });
 });
 
+test("16 MB of attr elements that hold name= 500 times take less than 3 s", () => {
+  const elements = Array.from({ length: 6000 }, (_, n) => `<attr a="language" ${"name=".repeat(530)}${n}>`);
+  const feed = Buffer.from(feedOf(PLAIN_TITLE + elements.join("")));
+  expect(feed.length).toBeGreaterThan(16_000_000);
+  const started = performance.now();
+  expect(tagFeed(feed)).toMatchObject({ items: 1, french: 0 });
+  expect(performance.now() - started).toBeLessThan(3000);
+});
+
 // ─── A client, a backend, and the proxy between them ────────────────────────────────────────────────────────────────
 
 const words = (text: string) => text.trim().split(/\s+/);

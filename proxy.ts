@@ -576,7 +576,7 @@ function judgeElement(text: string): boolean {
   const plain = PLAIN_ELEMENT.exec(text)?.[1];
   if (plain !== undefined) return isFrench(plain);
   const attributes = ATTR_ELEMENT.exec(text)?.[1];
-  if (!attributes || !/\bname\s*=[^]*\bvalue\s*=|\bvalue\s*=[^]*\bname\s*=/.test(attributes)) return false;
+  if (!attributes || !/\bname\s*=/.test(attributes) || !/\bvalue\s*=/.test(attributes)) return false;
   try {
     const { name, value } = parser.parse(`<attr ${attributes}/>`).attr as Record<string, string>;
     return name?.toLowerCase() === "language" && isFrench(value ?? "");
