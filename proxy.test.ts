@@ -659,6 +659,8 @@ describe("every other byte is the backend's own", () => {
     ["CDATA that holds items", feedOf(`<description><![CDATA[${decoy}</item>]]></description>${TITLE}${FRENCH}`)],
     ["CDATA with a lone ]] and >", feedOf(`<d><![CDATA[]] ]> > ]]]]><![CDATA[>]]></d>${TITLE}${FRENCH}`)],
     ["processing instructions that hold items", feedWith(`<?x ${decoy} ?>`, FRENCH_ITEM)],
+    ["a processing instruction at its start", `<?x ${decoy} ?><rss>${FRENCH_ITEM}</rss>`],
+    ["one that begins like <?xml", `<?xml-x ${decoy} ?><rss>${FRENCH_ITEM}</rss>`],
     ["a style sheet", feedOf(TITLE + FRENCH).replace("\n", '\n<?xml-stylesheet href="a.xsl?b>&"?>')],
     ["CRLF", feedOf(`\r\n  ${TITLE}\r\n  ${FRENCH}\r\n`).replaceAll("\n", "\r\n")],
     ["a byte-order mark", `\uFEFF${feedOf(TITLE + FRENCH)}`],

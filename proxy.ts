@@ -485,8 +485,9 @@ const SECTION =
 const SECTION_START = /<[!?]/g;
 /** The feed with spaces over its sections, because nothing in them is markup. */
 function withoutSections(feed: Buffer): Buffer {
-  // Prowlarr's feeds have none.
-  if (!feed.includes("<!") && !feed.includes("<?", "<?xml".length)) return feed;
+  // Prowlarr's feeds have none behind their <?xml …?>.
+  const afterXml = /^<\?xml\s/.test(feed.toString("latin1", 0, 6)) ? 2 : 0;
+  if (!feed.includes("<!") && !feed.includes("<?", afterXml)) return feed;
   const text = feed.toString("latin1");
   const blanked = Buffer.from(feed);
   // There may be millions, so each is found by two tests that leave nothing in memory.
