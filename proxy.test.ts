@@ -8,7 +8,7 @@ import { text } from "node:stream/consumers";
 import zlib from "node:zlib";
 import { XMLParser, XMLValidator } from "fast-xml-parser";
 import { version } from "./package.json";
-import { apply, decide, isFrench, readConfig, serve, tagFeed } from "./proxy.ts";
+import { apply, chunksOf, decide, type Insertion, isFrench, readConfig, serve, tagFeed } from "./proxy.ts";
 
 // Much runs side by side here, and a busy computer takes its time.
 setDefaultTimeout(40_000);
@@ -436,12 +436,14 @@ function after(marked: string): string {
   return marked.replace(/[⟦⟧]/g, "");
 }
 
-/** A feed after its way through `tagFeed`, and without the tags again, one character a byte. */
-function tagged(feed: Uint8Array): { result: string; own: string; pieces: (Uint8Array | string)[] } {
-  const { pieces } = tagFeed(feed);
-  const join = (parts: (Uint8Array | string)[]) => Buffer.concat(parts.map((part) => Buffer.from(part as string)));
-  const own = pieces.filter((piece) => typeof piece !== "string");
-  return { result: join(pieces).toString("latin1"), own: join(own).toString("latin1"), pieces };
+/** A feed with its tags, and without them again, one character a byte. */
+function tagged(feed: Uint8Array): { result: string; own: string; tags: Insertion[] } {
+  const { tags } = tagFeed(feed);
+  const bytes = Buffer.from(feed.buffer, feed.byteOffset, feed.byteLength);
+  const chunks = Array.from(chunksOf(bytes, tags), (chunk) => Buffer.from(chunk));
+  const result = Buffer.concat(chunks).toString("latin1");
+  const without = (text: string, { at, insert }: Insertion) => text.slice(0, at) + text.slice(at + insert.length);
+  return { result, own: tags.reduce(without, result), tags };
 }
 
 /** The feed is tagged where the ⟦marks⟧ are, and nowhere else. */
@@ -487,8 +489,8 @@ ${item(prefix, "Money.Heist.S01E01.1080p.WEB.H264-GRP5")}
 </rss>`;
     expectTags(marked);
     const titles: string[] = [];
-    const { items, french, tagged } = tagFeed(Buffer.from(before(marked)), (title) => void titles.push(title));
-    expect([items, french, tagged]).toEqual([6, 4, 3]);
+    const { items, french, tags } = tagFeed(Buffer.from(before(marked)), (title) => void titles.push(title));
+    expect([items, french, tags.length]).toEqual([6, 4, 3]);
     expect(titles[2]).toBe("Tom & Jerry's Été 2021 1080p WEB");
   });
 });
@@ -679,17 +681,23 @@ describe("every other byte is the backend's own", () => {
 
   test("in a feed of 20,000 items; one of more stays, and says how many it has at least", () => {
     const most = Buffer.from(before(feedWith(FRENCH_ITEM.repeat(20_000))));
-    expect(tagFeed(most)).toMatchObject({ items: 20_000, tagged: 20_000 });
+    const { items, tags } = tagFeed(most);
+    expect([items, tags.length]).toEqual([20_000, 20_000]);
     const more = Buffer.from(before(feedWith(FRENCH_ITEM.repeat(20_001))));
-    expect(tagFeed(more)).toMatchObject({ items: 20_001, french: 0, tagged: 0, pieces: [more] });
+    expect(tagFeed(more)).toEqual({ items: 20_001, french: 0, tags: [] });
   });
 
-  test("in a feed that is a part of a larger buffer, whose bytes are not copied", () => {
+  test("in a feed that is a part of a larger buffer", () => {
     const marked = feedOf(TITLE + FRENCH);
     const whole = Buffer.from(`</x>${before(marked)}<y`);
-    const { result, pieces } = tagged(new Uint8Array(whole.buffer, whole.byteOffset + 4, whole.length - 6));
+    const { result } = tagged(new Uint8Array(whole.buffer, whole.byteOffset + 4, whole.length - 6));
     expect(result).toBe(after(marked));
-    for (const piece of pieces) if (typeof piece !== "string") expect(piece.buffer).toBe(whole.buffer);
+  });
+
+  // A chunk holds 128 KiB.
+  test.each([1, 100, 10_000, 131_000, 131_072, 200_000])("in a feed with %d bytes between its tags", (length) => {
+    for (const more of [0, 1, 15, 16, 17, 64, 300])
+      expectTags(feedWith(...Array.from({ length: 20 }, () => FRENCH_ITEM + "x".repeat(length + more))));
   });
 
   test("in a feed with an entity bomb, of which nothing is expanded", () => {
@@ -806,18 +814,16 @@ describe(`random feeds (SEED=${SEED})`, () => {
       let feed = Buffer.from(randomFeed(dice)).toString("latin1");
       for (const at of dice.some(1, 4, () => dice.below(feed.length)))
         feed = feed.slice(0, at) + dice.one(noise.concat(FRENCH)) + feed.slice(at + dice.one([0, 0, 1, 20, 200]));
-      const { pieces, own } = tagged(Buffer.from(feed, "latin1"));
+      const { tags, own } = tagged(Buffer.from(feed, "latin1"));
       if (own !== feed) return `A byte was changed:\n${feed}`;
       // What stands in a section is no markup, wherever the tag is.
       const markup = feed.replace(/<!--[^]*?(-->|$)|<!\[CDATA\[[^]*?(\]\]>|$)|<\?(?!xml\s)[^]*?(\?>|$)/g, (section) =>
         " ".repeat(section.length),
       );
-      let at = 0;
-      for (const piece of pieces) {
+      for (const { at } of tags) {
         const title = markup.lastIndexOf("<title", at);
         const isInTitle = title >= 0 && !/<\/title|<item/.test(markup.slice(title, at));
-        if (typeof piece !== "string") at += piece.length;
-        else if (!isInTitle) return `The tag at ${at} is outside of a title:\n${feed}`;
+        if (!isInTitle) return `The tag at ${at} is outside of a title:\n${feed}`;
       }
       return undefined;
     });

@@ -173,6 +173,11 @@ const EXTENSIONS = "mkv mp4 avi ts m2ts wmv mpg iso nzb torrent srt ass sub rar 
 /** A pattern for any one word of the lists. A hyphen is any separator or none; + is the only other special sign. */
 const anyOf = (...lists: string[]) =>
   `(?:${lists.flatMap(words).join("|").replaceAll("+", "\\+").replaceAll("-", "[ ._-]?")})`;
+/**
+ * A pattern for a part that may stand there up to `most` times. The first time stands on its own: most titles have none,
+ * and a loop takes as long as all the rest of a pattern even then.
+ */
+const upTo = (most: number, part: string) => `(?:${part}(?:${part}){0,${most - 1}})?`;
 /** A pattern that ignores letter case, and takes an é for a letter. */
 const toPattern = (source: string, flags = "") => new RegExp(source, `iu${flags}`);
 
@@ -214,7 +219,7 @@ const NUMBER_SEPARATOR = String.raw`[ ._~–(&+-]`;
 /** A further number with its separators: `-E03`, ` - x02`, `.Part 2`, `-08`, ` of 24`, `EXX` for a whole season */
 const NEXT_NUMBER = String.raw`${NUMBER_SEPARATOR}{0,3}(?:${NUMBER_LABEL}(?:${NUMBER}|XX)|(?<=${NUMBER_SEPARATOR})\d{1,4}${END})`;
 /** All further numbers. Each may have a version or a part: the `v2-E13v2` of `E12v2-E13v2`, the `c` of `E22c` */
-const MORE_NUMBERS = String.raw`(?:(?:v\d|[a-h]${END})?${NEXT_NUMBER}){0,16}(?:v\d|[a-h])?${END}`;
+const MORE_NUMBERS = String.raw`${upTo(16, String.raw`(?:v\d|[a-h]${END})?${NEXT_NUMBER}`)}(?:v\d|[a-h])?${END}`;
 
 /** An anime's episode: ` - 12 `, `_-_12v2_`, `Title-01[`. To Sonarr it ends the name, to Radarr it is a part of it. */
 const ABSOLUTE_NUMBER = toPattern(String.raw`(?:[ ._]-[ ._]|(?<=\w)-)\d{2,4}(?:\.5)?(?:v\d)?${END}`);
@@ -362,7 +367,8 @@ function findTag(pattern: RegExp, title: string, counts: (tag: Found) => boolean
   return tag;
 }
 
-type Insertion = Pick<Decision, "at" | "insert">;
+/** What goes in, and where. */
+export type Insertion = Pick<Decision, "at" | "insert">;
 
 /** `.VFF` behind a MULTi. A dot follows it before an underscore, and before a hyphen that opens the quality. */
 function behindMulti(title: string, at: number, quality: Found | undefined): Insertion {
@@ -432,13 +438,13 @@ export function isFrench(value: string): boolean {
 // encoding. Whether the feed is well-formed is for the client to judge. No part of the text is searched more than a few
 // times, so that even a hostile feed takes no more than linear time.
 
-/** A tagged search response: the backend's bytes in pieces, with the tags between them. */
+/** What a search response holds, and the tags that it gets. */
 export interface TaggedFeed {
-  pieces: (Uint8Array | string)[];
   items: number;
-  /** How many items with a title have French audio, and how many of them got a tag. */
+  /** How many items with a title have French audio. */
   french: number;
-  tagged: number;
+  /** In the feed's order. `at` is an offset in it. */
+  tags: Insertion[];
 }
 
 /** A search finds 100 releases, rarely 5,000. To read the titles of many more would hold up everybody else. */
@@ -447,21 +453,20 @@ const MOST_ITEMS = 20_000;
 const LONGEST_TEXT = 10 * LONGEST_TITLE;
 
 /**
- * Tags the French releases of a search response: the items with a `language` attribute that says French. A feed of more
- * than MOST_ITEMS items stays as it is.
+ * Finds the tags for the French releases of a search response: the items with a `language` attribute that says French. A
+ * feed of more than MOST_ITEMS items gets none.
  *
  * @param bytes the response, uncompressed, in any encoding that contains ASCII
  * @param onFrench is told of each French release: its title as a client reads it, and what happens to it
  */
 export function tagFeed(bytes: Uint8Array, onFrench?: (title: string, decision: Decision) => void): TaggedFeed {
   const feed = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  const result: TaggedFeed = { pieces: [], items: 0, french: 0, tagged: 0 };
-  let copied = 0;
+  const result: TaggedFeed = { items: 0, french: 0, tags: [] };
   for (const part of partsOf(feed)) {
     let nextFrench = -1;
     for (const item of itemsIn(part.markup)) {
       result.items++;
-      if (result.items > MOST_ITEMS) return { pieces: [feed], items: result.items, french: 0, tagged: 0 };
+      if (result.items > MOST_ITEMS) return { items: result.items, french: 0, tags: [] };
       if (nextFrench < item.start) nextFrench = findFrench(part.markup, item.start);
       if (nextFrench > item.end) continue;
       const place = findTitle(part.markup, item);
@@ -470,15 +475,31 @@ export function tagFeed(bytes: Uint8Array, onFrench?: (title: string, decision: 
       const decision = decide(title.text);
       result.french++;
       onFrench?.(title.text, decision);
-      if (!decision.insert) continue;
-      result.tagged++;
-      const at = part.start + place.start + title.offsetOf(decision.at);
-      result.pieces.push(feed.subarray(copied, at), decision.insert);
-      copied = at;
+      if (decision.insert)
+        result.tags.push({ at: part.start + place.start + title.offsetOf(decision.at), insert: decision.insert });
     }
   }
-  result.pieces.push(feed.subarray(copied));
   return result;
+}
+
+/** To hand over the bytes between two tags on their own would take a thirtieth of a search. */
+const chunk = Buffer.allocUnsafeSlow(128 * 1024);
+/** A feed with its tags, in chunks. Whoever reads them has to copy each: the next one is written over it. */
+export function* chunksOf(feed: Buffer, tags: Insertion[]): Generator<Uint8Array> {
+  let copied = 0;
+  let used = 0;
+  for (const { at, insert } of tags) {
+    if (used + (at - copied) + insert.length <= chunk.length) used += feed.copy(chunk, used, copied, at);
+    else {
+      yield chunk.subarray(0, used);
+      yield feed.subarray(copied, at);
+      used = 0;
+    }
+    used += chunk.write(insert, used, "latin1");
+    copied = at;
+  }
+  yield chunk.subarray(0, used);
+  yield feed.subarray(copied);
 }
 
 /**
@@ -934,15 +955,15 @@ async function answerSearch(response: Response, log: Log, logOutcome: (outcome: 
   const feed = await readWhole(response);
   const titles: string[] = [];
   const keepTitle = (title: string, decision: Decision) => void titles.push(describeTitle(title, decision));
-  const { pieces, items, tagged } = tagFeed(new Uint8Array(feed), log.debug && keepTitle);
-  logOutcome(`200, ${items} items, ${tagged} tagged`);
+  const { items, tags } = tagFeed(new Uint8Array(feed), log.debug && keepTitle);
+  logOutcome(`200, ${items} items, ${tags.length} tagged`);
   if (items > MOST_ITEMS) log.warn(`A feed has more than ${MOST_ITEMS} items, so it is passed on without tags.`);
   else for (const line of titles) log.debug?.(line);
 
   const { headers } = response;
   headers.delete("content-length");
-  if (tagged > 0) for (const name of BODY_HEADERS) headers.delete(name);
-  return new Response(streamOf(pieces, feed), { headers });
+  if (tags.length > 0) for (const name of BODY_HEADERS) headers.delete(name);
+  return new Response(streamOf(feed, tags), { headers });
 }
 
 function describeTitle(title: string, decision: Decision): string {
@@ -956,13 +977,13 @@ function describeTitle(title: string, decision: Decision): string {
  * every 26. The buffer takes no memory, because nobody touches it. It is exported only to be kept.
  */
 export const BALLAST = new ArrayBuffer(6 * 1024 * 1024);
-/** The pieces of a tagged feed as a body. Nobody else may have the feed's buffer: it is freed for the next search. */
-function streamOf(pieces: TaggedFeed["pieces"], feed: ArrayBuffer): ReadableStream {
+/** A feed with its tags as a body. Nobody else may have the feed's buffer: it is freed for the next search. */
+function streamOf(feed: ArrayBuffer, tags: Insertion[]): ReadableStream {
   const source: Bun.DirectUnderlyingSource = {
     type: "direct",
     async pull(controller) {
-      for (const piece of pieces) controller.write(piece);
-      // `write` has copied the pieces.
+      for (const chunk of chunksOf(Buffer.from(feed), tags)) controller.write(chunk);
+      // `write` has copied the chunks.
       feed.transfer(0);
       // At `end` alone, SIGTERM would not wait until a slow client has read it all.
       await controller.flush(true);
@@ -1397,13 +1418,13 @@ async function askIndexer(config: Config, id: number): Promise<Latest> {
     const response = await askBackend(config, `/${id}/api?t=search`);
     if (!response.ok) return nothing(`Prowlarr answers ${response.status} ${response.statusText}: its log says why`);
     const feed = Buffer.from(await readWhole(response));
-    const { items, french, tagged } = tagFeed(feed);
+    const { items, french, tags } = tagFeed(feed);
     if (items === 0) return nothing("no releases");
     const parts = feed.toString("latin1").split("</item");
     const reported = parts.filter((part) => LANGUAGE_ATTRIBUTE.test(part)).length;
     const releases = `${String(items).padStart(3)} ${items === 1 ? "release" : "releases"}`;
     const languages = reported
-      ? `${reported} report a language, ${french} French, ${tagged} to be tagged`
+      ? `${reported} report a language, ${french} French, ${tags.length} to be tagged`
       : "none reports a language: the proxy can do nothing here";
     return { items, reported, line: `${releases}, ${languages}` };
   } catch (error) {
