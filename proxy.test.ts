@@ -344,6 +344,12 @@ describe("rules", () => {
   test.each([
     ["Show.S02E01.1080p.WEB-GRP", 'name ends after "S02E01"; tag goes before "1080p"'],
     ["Movie.1080p.WEB-GRP", 'no year or episode found; tag goes before "1080p"'],
+    // A marker has up to 17 numbers.
+    [
+      `Show.${"E01".repeat(17)}-GRP`,
+      `name ends after "${"E01".repeat(17)}"; no quality follows, so the tag goes right there`,
+    ],
+    [`Show.${"E01".repeat(18)}-GRP`, "no year, episode or quality found; tag goes before group and extension"],
     ["Show.S02E01.mkv", 'name ends after "S02E01"; no quality follows, so the tag goes right there'],
     ["Movie-GRP", "no year, episode or quality found; tag goes before group and extension"],
     ["Movie.2019.MULTi.1080p.WEB-GRP", 'MULTi found: ".VFF" added'],
@@ -585,6 +591,8 @@ describe("the tag goes into the item's own title", () => {
     ["with the tag before a reference", "<title>Film.2019.⟦MULTi.VFF.⟧&#49;080p.WEB</title>"],
     ["with an emoji as reference", "<title>&#x1F600;.Film.2019.⟦MULTi.VFF.⟧1080p</title>"],
     ["with unknown entities", "<title>&nbsp;Film&eacute;&x;.2019.⟦MULTi.VFF.⟧1080p</title>"],
+    ["with an unknown entity at the tag's place", "<title>Film.2019.&HDR;⟦.MULTi.VFF.⟧</title>"],
+    ["with one after a known entity", "<title>A&amp;B.2019&x-1080p;⟦.MULTi.VFF.⟧</title>"],
     ["with references out of range", "<title>&#0;&#xD800;&#99999999999;.2019.⟦MULTi.VFF.⟧1080p</title>"],
     ["with white space around", "<title> \t\r\n Film.2019.⟦MULTi.VFF.⟧1080p.WEB \r\n </title>"],
     ["with white space as references", "<title>&#32;&#10;Film.2019⟦.MULTi.VFF⟧&#32;</title>"],
@@ -602,6 +610,13 @@ describe("the tag goes into the item's own title", () => {
     expectTags(feedOf(title + FRENCH));
     expectTags(feedOf(`<guid>1</guid>\n${FRENCH}\n${title}\n<size>1</size>`));
     expectTags(feedWith("<title>Été 🎬</title>", `<item>${title}${FRENCH}</item>`, FRENCH_ITEM));
+  });
+
+  test("not if it is written with more than 3,000 bytes", () => {
+    const title = (zeros: number) =>
+      `<title>Film.2019.⟦MULTi.VFF.⟧1080p.${`&#${"0".repeat(zeros)}65;`.repeat(200)}</title>`;
+    expectTags(feedOf(title(9) + FRENCH));
+    expectTags(before(feedOf(title(10) + FRENCH)));
   });
 
   test("in ISO-8859-1", () => {
@@ -694,10 +709,15 @@ describe("every other byte is the backend's own", () => {
     expect(result).toBe(after(marked));
   });
 
-  // A chunk holds 128 KiB.
-  test.each([1, 100, 10_000, 131_000, 131_072, 200_000])("in a feed with %d bytes between its tags", (length) => {
-    for (const more of [0, 1, 15, 16, 17, 64, 300])
-      expectTags(feedWith(...Array.from({ length: 20 }, () => FRENCH_ITEM + "x".repeat(length + more))));
+  test.each([1, 10_000, 100_000, 131_000, 200_000])("in a feed with %d bytes between its tags", (length) => {
+    expectTags(feedWith(...Array.from({ length: 20 }, () => FRENCH_ITEM + "x".repeat(length))));
+  });
+
+  test("in a feed with a tag at the end of a chunk of 128 KiB", () => {
+    for (let at = 131_050; at <= 131_080; at++) {
+      const item = `<item>${TITLE}${FRENCH}</item>`;
+      expectTags("x".repeat(at - item.indexOf("⟦")) + item + FRENCH_ITEM);
+    }
   });
 
   test("in a feed with an entity bomb, of which nothing is expanded", () => {

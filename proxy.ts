@@ -174,8 +174,8 @@ const EXTENSIONS = "mkv mp4 avi ts m2ts wmv mpg iso nzb torrent srt ass sub rar 
 const anyOf = (...lists: string[]) =>
   `(?:${lists.flatMap(words).join("|").replaceAll("+", "\\+").replaceAll("-", "[ ._-]?")})`;
 /**
- * A pattern for a part that may stand there up to `most` times. The first time stands on its own: most titles have none,
- * and a loop takes as long as all the rest of a pattern even then.
+ * A pattern for a part that may be there up to `most` times. The first one stands on its own, before the loop: most
+ * titles have none, and merely to begin a loop takes as long as the rest of the pattern.
  */
 const upTo = (most: number, part: string) => `(?:${part}(?:${part}){0,${most - 1}})?`;
 /** A pattern that ignores letter case, and takes an é for a letter. */
@@ -482,23 +482,23 @@ export function tagFeed(bytes: Uint8Array, onFrench?: (title: string, decision: 
   return result;
 }
 
-/** To hand over the bytes between two tags on their own would take a thirtieth of a search. */
-const chunk = Buffer.allocUnsafeSlow(128 * 1024);
-/** A feed with its tags, in chunks. Whoever reads them has to copy each: the next one is written over it. */
+/** To send the bytes before each tag, and the tag, on their own takes a thirtieth of a search. */
+const CHUNK = Buffer.allocUnsafeSlow(128 * 1024);
+/** A feed with its tags, in chunks. The reader has to copy each chunk, because the next one overwrites it. */
 export function* chunksOf(feed: Buffer, tags: Insertion[]): Generator<Uint8Array> {
   let copied = 0;
   let used = 0;
   for (const { at, insert } of tags) {
-    if (used + (at - copied) + insert.length <= chunk.length) used += feed.copy(chunk, used, copied, at);
+    if (used + (at - copied) + insert.length <= CHUNK.length) used += feed.copy(CHUNK, used, copied, at);
     else {
-      yield chunk.subarray(0, used);
+      yield CHUNK.subarray(0, used);
       yield feed.subarray(copied, at);
       used = 0;
     }
-    used += chunk.write(insert, used, "latin1");
+    used += CHUNK.write(insert, used, "latin1");
     copied = at;
   }
-  yield chunk.subarray(0, used);
+  yield CHUNK.subarray(0, used);
   yield feed.subarray(copied);
 }
 
@@ -592,7 +592,7 @@ function findFrench(markup: string, from: number): number {
 const ATTRIBUTES = `[^<>"']*(?:(?:"[^"<]*"|'[^'<]*')[^<>"']*){0,100}`;
 const ATTR_ELEMENT = new RegExp(String.raw`^<(?:[^\s<>/"']*:)?attr\s(${ATTRIBUTES}?)\/?>`);
 const parser = new XMLParser({ ignoreAttributes: false, attributeNamePrefix: "", htmlEntities: true });
-/** What is known of elements, because a feed repeats them. Not more than a thousand, because a stranger writes them. */
+/** What is known of other elements, because a feed repeats them. Not more than a thousand, because a stranger writes them. */
 const knownElements = new Map<string, boolean>();
 /** Whether the text from a `<` up to the next begins with an `attr` element that says French. */
 function isFrenchElement(text: string): boolean {
@@ -622,7 +622,7 @@ function judgeElement(text: string): boolean {
   }
 }
 
-/** The title as Prowlarr writes it: first in its item. */
+/** A title's start tag as Prowlarr writes it: first in its item. */
 const TITLE_FIRST = /\s*<title>/y;
 const XML_TAG = new RegExp(String.raw`<(\/?)([^\s<>/"'!?]+)(?=[\s/>])${ATTRIBUTES}>`, "g");
 /** The content of the item's own title: the first `<title>` that is in no other element, if it holds only text. */
@@ -649,19 +649,17 @@ function textOfTitle(markup: string, start: number): Span | undefined {
 
 /** A title as a client reads it, and how many bytes of it, as the feed writes it, stand before a character. */
 type Title = { text: string; offsetOf(index: number): number };
-/** Reads a title from bytes that were read as Latin-1. Gives undefined if it is empty, far too long or not only text. */
-function readTitle(bytes: string): Title | undefined {
-  if (bytes.length > LONGEST_TEXT) return undefined;
-  const written = decodeBytes(bytes);
+/** Reads a title, one character per byte. Gives undefined if it is empty, far too long or not only text. */
+function readTitle(latin1: string): Title | undefined {
+  if (latin1.length > LONGEST_TEXT) return undefined;
+  const written = decodeBytes(latin1);
   const decoded = decodeText(written);
   const text = decoded?.text.trim();
   if (!decoded || !text) return undefined;
   const skipped = decoded.text.length - decoded.text.trimStart().length;
   const offsetOf = (index: number) => {
-    const place = skipped + index;
-    const piece = decoded.pieces.findLast(({ start }) => start < place);
-    const end = place + (piece?.shift ?? 0);
-    return written === bytes ? end : Buffer.byteLength(written.slice(0, end));
+    const end = placeInWritten(decoded, skipped + index);
+    return written === latin1 ? end : Buffer.byteLength(written.slice(0, end));
   };
   return { text, offsetOf };
 }
@@ -674,30 +672,34 @@ function decodeBytes(latin1: string): string {
 }
 
 /** A reference such as `&amp;`, a CDATA section, or a `<` that begins something else. */
-const NO_PLAIN_TEXT = /&[^\s&;<>]+;|<(?:!\[CDATA\[([^]*?)\]\]>)?/g;
-/** What a title says, piece by piece: each starts at an index of the text, and is written `shift` characters later. */
-type Decoded = { text: string; pieces: { start: number; shift: number }[] };
-/** Gives undefined if a title holds anything else than text. */
+const NOT_PLAIN = /&[^\s&;<>]+;|<(?:!\[CDATA\[([^]*?)\]\]>)?/g;
+/** What a title says. Each piece starts at an index of the text, and is written at another, perhaps as a reference. */
+type Decoded = { text: string; pieces: { start: number; writtenAt: number; reference: string }[] };
+/** Decodes a title. Gives undefined if it holds anything else than text. */
 function decodeText(written: string): Decoded | undefined {
   if (!written.includes("&") && !written.includes("<")) return { text: written, pieces: [] };
   const decoded: Decoded = { text: "", pieces: [] };
-  const add = (piece: string, end: number) => {
-    const start = decoded.text.length;
-    decoded.pieces.push({ start, shift: end - piece.length - start });
-    decoded.text += piece;
+  const add = (text: string, writtenAt: number, reference = "") => {
+    decoded.pieces.push({ start: decoded.text.length, writtenAt, reference });
+    decoded.text += text;
   };
   let end = 0;
-  NO_PLAIN_TEXT.lastIndex = 0;
-  for (let found; (found = NO_PLAIN_TEXT.exec(written));) {
-    const [whole, data] = found;
+  NOT_PLAIN.lastIndex = 0;
+  for (let found; (found = NOT_PLAIN.exec(written)); end = NOT_PLAIN.lastIndex) {
+    const { 0: whole, 1: data, index } = found;
     if (whole === "<") return undefined;
-    add(written.slice(end, found.index), found.index);
-    end = NO_PLAIN_TEXT.lastIndex;
-    if (data === undefined) add(readReference(whole), end);
-    else add(data, end - "]]>".length);
+    if (end < index) add(written.slice(end, index), end);
+    if (data === undefined) add(readReference(whole), index, whole);
+    else add(data, index + "<![CDATA[".length);
   }
-  add(written.slice(end), written.length);
+  add(written.slice(end), end);
   return decoded;
+}
+
+/** Where a place in a title's text is written: right behind the character before it, and never within a reference. */
+function placeInWritten({ pieces }: Decoded, place: number): number {
+  const piece = pieces.findLast(({ start }) => start < place);
+  return piece ? piece.writtenAt + (piece.reference.length || place - piece.start) : place;
 }
 
 const ENTITIES: Record<string, string> = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'" };
@@ -982,8 +984,8 @@ function streamOf(feed: ArrayBuffer, tags: Insertion[]): ReadableStream {
   const source: Bun.DirectUnderlyingSource = {
     type: "direct",
     async pull(controller) {
+      // `write` copies a chunk. Nothing may wait in between, because the next search overwrites it, too.
       for (const chunk of chunksOf(Buffer.from(feed), tags)) controller.write(chunk);
-      // `write` has copied the chunks.
       feed.transfer(0);
       // At `end` alone, SIGTERM would not wait until a slow client has read it all.
       await controller.flush(true);
