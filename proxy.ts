@@ -173,11 +173,6 @@ const EXTENSIONS = "mkv mp4 avi ts m2ts wmv mpg iso nzb torrent srt ass sub rar 
 /** A pattern for any one word of the lists. A hyphen is any separator or none; + is the only other special sign. */
 const anyOf = (...lists: string[]) =>
   `(?:${lists.flatMap(words).join("|").replaceAll("+", "\\+").replaceAll("-", "[ ._-]?")})`;
-/**
- * A pattern for a part that may be there up to `most` times. The first one stands on its own, before the loop: most
- * titles have none, and merely to begin a loop takes as long as the rest of the pattern.
- */
-const upTo = (most: number, part: string) => `(?:${part}(?:${part}){0,${most - 1}})?`;
 /** A pattern that ignores letter case, and takes an é for a letter. */
 const toPattern = (source: string, flags = "") => new RegExp(source, `iu${flags}`);
 
@@ -219,7 +214,7 @@ const NUMBER_SEPARATOR = String.raw`[ ._~–(&+-]`;
 /** A further number with its separators: `-E03`, ` - x02`, `.Part 2`, `-08`, ` of 24`, `EXX` for a whole season */
 const NEXT_NUMBER = String.raw`${NUMBER_SEPARATOR}{0,3}(?:${NUMBER_LABEL}(?:${NUMBER}|XX)|(?<=${NUMBER_SEPARATOR})\d{1,4}${END})`;
 /** All further numbers. Each may have a version or a part: the `v2-E13v2` of `E12v2-E13v2`, the `c` of `E22c` */
-const MORE_NUMBERS = String.raw`${upTo(16, String.raw`(?:v\d|[a-h]${END})?${NEXT_NUMBER}`)}(?:v\d|[a-h])?${END}`;
+const MORE_NUMBERS = String.raw`(?:(?:v\d|[a-h]${END})?${NEXT_NUMBER}){0,16}(?:v\d|[a-h])?${END}`;
 
 /** An anime's episode: ` - 12 `, `_-_12v2_`, `Title-01[`. To Sonarr it ends the name, to Radarr it is a part of it. */
 const ABSOLUTE_NUMBER = toPattern(String.raw`(?:[ ._]-[ ._]|(?<=\w)-)\d{2,4}(?:\.5)?(?:v\d)?${END}`);
