@@ -11,7 +11,7 @@
  *
  * The order: configuration, rules, feed, proxy, check, command line. Start at `handle`, where a request comes in: it
  * asks the backend (`forward`), reads the answer to a search (`answerSearch`), finds the French releases in it
- * (`tagFeed`), and decides on each title (`decide`).
+ * (`tagFeed`), decides on each title (`decide`), and sends the feed on with its tags (`streamOf`).
  */
 import { isUtf8 } from "node:buffer";
 import { XMLParser } from "fast-xml-parser";
