@@ -448,8 +448,8 @@ const MOST_ITEMS = 20_000;
 const LONGEST_TEXT = 10 * LONGEST_TITLE;
 
 /**
- * Finds the tags for the French releases of a search response: the items with a `language` attribute that says French. A
- * feed of more than MOST_ITEMS items gets none.
+ * Finds the tags for the French releases of a search response: the items with a `language` attribute that says French.
+ * A feed of more than MOST_ITEMS items gets none.
  *
  * @param bytes the response, uncompressed, in any encoding that contains ASCII
  * @param onFrench is told of each French release: its title as a client reads it, and what happens to it
@@ -477,7 +477,7 @@ export function tagFeed(bytes: Uint8Array, onFrench?: (title: string, decision: 
   return result;
 }
 
-/** To send the bytes before each tag, and the tag, on their own takes a thirtieth of a search. */
+/** To hand over each tag, and the bytes before it, on their own takes a thirtieth of a search. */
 const CHUNK = Buffer.allocUnsafeSlow(128 * 1024);
 /** A feed with its tags, in chunks. The reader has to copy each chunk, because the next one overwrites it. */
 export function* chunksOf(feed: Buffer, tags: Insertion[]): Generator<Uint8Array> {
@@ -497,6 +497,12 @@ export function* chunksOf(feed: Buffer, tags: Insertion[]): Generator<Uint8Array
   yield feed.subarray(copied);
 }
 
+/** Whether a pattern with the flag g matches from an index on, or one with y right there. It ends at its `lastIndex`. */
+function matches(pattern: RegExp, text: string, from: number): boolean {
+  pattern.lastIndex = from;
+  return pattern.test(text);
+}
+
 /**
  * A comment, a CDATA section, a DOCTYPE or a processing instruction other than `<?xml …?>`. An unclosed one goes to the
  * end.
@@ -514,8 +520,7 @@ function withoutSections(feed: Buffer): Buffer {
   // There may be millions, so each is found by two tests that leave nothing in memory.
   for (SECTION_START.lastIndex = 0; SECTION_START.test(text);) {
     const start = SECTION_START.lastIndex - 2;
-    SECTION.lastIndex = start;
-    if (!SECTION.test(text)) continue;
+    if (!matches(SECTION, text, start)) continue;
     blanked.fill(" ", start, SECTION.lastIndex);
     SECTION_START.lastIndex = SECTION.lastIndex;
   }
@@ -541,9 +546,7 @@ const ITEM = /<item(?:\s[^<>]*)?(?<!\/)>/g;
 /** The content of each item that has an end. */
 function* itemsIn(markup: string): Generator<Span> {
   for (let end = 0; ;) {
-    // Set anew each time: an item is skipped up to its end tag, and another feed may move the pattern meanwhile.
-    ITEM.lastIndex = end;
-    if (!ITEM.test(markup)) return;
+    if (!matches(ITEM, markup, end)) return;
     const start = ITEM.lastIndex;
     end = findItemEnd(markup, start);
     if (end < 0) return;
@@ -563,20 +566,17 @@ function findItemEnd(markup: string, start: number): number {
  * element, and that saves a tenth of the time.
  */
 const LANGUAGE_VALUE = toPattern(String.raw`=\s*["']\s*language(?!" value="[^"<&${FRENCH_INITIALS}]*")`, "g");
-/** An `attr` element as Prowlarr writes it, if its value is one word for French. */
-const FRENCH_ELEMENT = new RegExp(
-  String.raw`<(?:[\w.-]+:)?attr name="language" value="(?i:${anyOf(FRENCH_WORDS)})" ?/>`,
-  "y",
-);
+/** An `attr` element for a language, as Prowlarr writes it. */
+const plainElement = (value: string) => String.raw`<(?:[\w.-]+:)?attr name="language" value="${value}" ?/>`;
+/** Its value is one word for French. */
+const FRENCH_ELEMENT = new RegExp(plainElement(`(?i:${anyOf(FRENCH_WORDS)})`), "y");
 /** Where the next `attr` element that says French begins, or the end of the markup. */
 function findFrench(markup: string, from: number): number {
   for (let next = from; ;) {
-    LANGUAGE_VALUE.lastIndex = next;
-    if (!LANGUAGE_VALUE.test(markup)) return markup.length;
+    if (!matches(LANGUAGE_VALUE, markup, next)) return markup.length;
     const inside = LANGUAGE_VALUE.lastIndex;
     const start = markup.lastIndexOf("<", inside);
-    FRENCH_ELEMENT.lastIndex = start;
-    if (FRENCH_ELEMENT.test(markup)) return start;
+    if (matches(FRENCH_ELEMENT, markup, start)) return start;
     next = markup.indexOf("<", inside);
     if (next < 0) next = markup.length;
     if (isFrenchElement(markup.slice(start, Math.min(next, start + LONGEST_TEXT)))) return start;
@@ -587,7 +587,7 @@ function findFrench(markup: string, from: number): number {
 const ATTRIBUTES = `[^<>"']*(?:(?:"[^"<]*"|'[^'<]*')[^<>"']*){0,100}`;
 const ATTR_ELEMENT = new RegExp(String.raw`^<(?:[^\s<>/"']*:)?attr\s(${ATTRIBUTES}?)\/?>`);
 const parser = new XMLParser({ ignoreAttributes: false, attributeNamePrefix: "", htmlEntities: true });
-/** What is known of other elements, because a feed repeats them. Not more than a thousand, because a stranger writes them. */
+/** What is known of other elements, because a feed repeats them. No more than a thousand: a stranger writes them. */
 const knownElements = new Map<string, boolean>();
 /** Whether the text from a `<` up to the next begins with an `attr` element that says French. */
 function isFrenchElement(text: string): boolean {
@@ -600,8 +600,7 @@ function isFrenchElement(text: string): boolean {
   return isFrench;
 }
 
-/** As Prowlarr writes it. */
-const PLAIN_ELEMENT = /^<(?:[\w.-]+:)?attr name="language" value="([^"&<]*)" ?\/>/;
+const PLAIN_ELEMENT = new RegExp(`^${plainElement('([^"&<]*)')}`);
 function judgeElement(text: string): boolean {
   // A parser takes ten times as long, and a hostile feed may have a million elements.
   const plain = PLAIN_ELEMENT.exec(text)?.[1];
@@ -622,8 +621,7 @@ const TITLE_FIRST = /\s*<title>/y;
 const XML_TAG = new RegExp(String.raw`<(\/?)([^\s<>/"'!?]+)(?=[\s/>])${ATTRIBUTES}>`, "g");
 /** The content of the item's own title: the first `<title>` that is in no other element, if it holds only text. */
 function findTitle(markup: string, item: Span): Span | undefined {
-  TITLE_FIRST.lastIndex = item.start;
-  if (TITLE_FIRST.test(markup)) return textOfTitle(markup, TITLE_FIRST.lastIndex);
+  if (matches(TITLE_FIRST, markup, item.start)) return textOfTitle(markup, TITLE_FIRST.lastIndex);
   let depth = 0;
   XML_TAG.lastIndex = item.start;
   for (let tag; (tag = XML_TAG.exec(markup)) && tag.index < item.end;) {
@@ -979,8 +977,8 @@ function streamOf(feed: ArrayBuffer, tags: Insertion[]): ReadableStream {
   const source: Bun.DirectUnderlyingSource = {
     type: "direct",
     async pull(controller) {
-      // `write` copies a chunk. Nothing may wait in between, because the next search overwrites it, too.
       for (const chunk of chunksOf(Buffer.from(feed), tags)) controller.write(chunk);
+      // `write` has copied the chunks.
       feed.transfer(0);
       // At `end` alone, SIGTERM would not wait until a slow client has read it all.
       await controller.flush(true);
