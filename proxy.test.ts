@@ -850,8 +850,9 @@ describe(`random feeds (SEED=${SEED})`, () => {
   });
 
   test("give the same title the same tag, remembered or not", () => {
-    const feed = Buffer.from(before(feedOf(TITLE + FRENCH)));
+    const feed = Buffer.from(before(feedOf(TITLE + languageTag("English, French"))));
     const first = tagged(feed).result;
+    expect(first).toContain("MULTi.VFF");
     const others = Array.from({ length: 1500 }, (_, n) => `<title>Film.${n}.2019</title>${languageTag(`French ${n}`)}`);
     expect(tagFeed(Buffer.from(feedOf(...others))).french).toBe(1500);
     expect(tagged(feed).result).toBe(first);
@@ -892,6 +893,7 @@ describe("a hostile feed of 4 MB takes less than 3 s, where an ordinary one take
       numbered((n) => `<item><title>Film.${n}.2019.1080p</title>${FRENCH}</item>`.padEnd(200)),
       "",
     ],
+    ["titles of 590 references", fill(`<item><title>${"&amp;".repeat(590)}</title>${FRENCH}</item>`), ""],
     ["20,000 languages", numbered((n) => `<item>${PLAIN_TITLE}${languageTag(`French ${n}`)}</item>`.padEnd(200)), ""],
     [
       "60,000 elements that look like a language",
@@ -1414,6 +1416,17 @@ describe.concurrent("an answer", () => {
       const plain = answer.headers["content-encoding"] ? zlib.gunzipSync(answer.bytes) : answer.bytes;
       expect([answer.status, plain.toString()]).toEqual([status, FRENCH_FEED]);
     }
+  });
+
+  test("to one of eight large searches at once is its own, however late its client reads", async () => {
+    const release = (search: number, n: number) =>
+      `<item><title>Show.${search}.S01E${n}.⟦MULTi.VFF.⟧1080p</title>${FRENCH}${"x".repeat(1000)}</item>`;
+    const feeds = Array.from({ length: 8 }, (_, search) =>
+      feedWith(...Array.from({ length: 4000 }, (_, n) => release(search, n))),
+    );
+    using proxy = await proxyWith(({ url }) => ({ headers: XML, body: before(feeds[Number(url.at(-1))]!) }));
+    const answers = await Promise.all(feeds.map((_, search) => proxy.open(`/3/api?q=${search}`)));
+    for (const [search, answer] of answers.entries()) expect((await text(answer)) === after(feeds[search]!)).toBe(true);
   });
 });
 
