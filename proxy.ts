@@ -19,7 +19,7 @@ import { version } from "./package.json";
 
 /** A failure whose message is for the user: one plain sentence that says what to do, without keys or passwords. */
 export class Problem extends Error {
-  /** @param status the HTTP status to answer with, if a request failed */
+  /** @param status what a failed request is answered with, or logged with if its client has left (499, as nginx does) */
   constructor(
     message: string,
     readonly status = 502,
@@ -75,8 +75,10 @@ export function readConfig(env: NodeJS.ProcessEnv): Config {
 
 function readKey(env: NodeJS.ProcessEnv, name: string, program: string): string {
   const value = env[name]?.replace(/\s*,\s*/g, ",").trim() ?? "";
-  if (/^[!-~]*$/.test(value)) return value;
-  throw new Problem(`${name} must be the key from ${program} → Settings → General: letters and digits only.`);
+  if (/^(?!["'])[!-~]*$/.test(value)) return value;
+  throw new Problem(
+    `${name} must be the key as ${program} shows it under Settings → General, without spaces or quotation marks.`,
+  );
 }
 
 function readBackend(address: string): Pick<Config, "backend" | "urlBase" | "authorization"> {
@@ -130,10 +132,12 @@ function print(line: string): void {
 
 // ─── Rules: which values are French, and where in a release title the tag goes ──────────────────────────────────────
 //
-// A release title in the words of this file. The tag goes before the first quality indicator after the name:
+// The parts of a release title, in the words of this file:
 //
-//     Show.2019.S01E01-E03.VOSTFR.1080p.WEB-DL.DDP5.1.H.264-GROUP.mkv
-//     └ name ─┘ └ marker ┘ └tag─┘ └ quality indicators ───┘ └ tail ─┘
+//     Show.2019.S01E01-E03.SUBFRENCH.PROPER.1080p.WEB-DL.DDP5.1.H.264-GROUP.mkv
+//     └ name ─┘ └ marker ┘ └ release tags ┘ └ quality indicators ───┘ └ tail ─┘
+//
+// The tag, MULTi.VFF, goes before the first quality indicator after the name: here before 1080p.
 //
 // These functions are pure, and the table at the start of proxy.test.ts says what they must do. They are right if
 // Sonarr's and Radarr's own parsers find French in the result, and read everything else (name, year, season, episodes,
@@ -148,6 +152,7 @@ function print(line: string): void {
 /** The tag of a French release: MULTi for several languages, VFF for the French of France. */
 const TAG = "MULTi.VFF";
 
+// Release tags.
 const FRENCH_TAGS = "VFF VOF VFQ VFI VF2 TRUEFRENCH FRENCH VF";
 const OTHER_TAGS = `MULTi VO VOA VOST VOSTFR SUBFRENCH SUBFORCED FR FRE FRA ENG ENGLISH GERMAN ITALIAN ITA SPANISH ESP
   JAPANESE KOREAN AUDIO DUAL DUBBED DL LD MD WiTH AD COMPLETE INTEGRALE INTÉGRALE PROPER REPACK RERIP REAL
@@ -155,15 +160,17 @@ const OTHER_TAGS = `MULTi VO VOA VOST VOSTFR SUBFRENCH SUBFORCED FR FRE FRA ENG 
 
 const RESOLUTIONS = "4K 8K UHD FHD";
 const WEB_SOURCES = "WEB-DL WEB-Rip WEB-Mux WEB-HD WEB-HDRip WEB-DLRip";
-const SOURCES = `Blu-Ray MBluRay BD BD-Rip BD-Mux BD-Remux BD-Light BD-Full BD25 BD50 BR-Rip UHD-BD UHD-BDRip UHD-Remux
+const SOURCES = `Blu-Ray MBluRay BD BD-Rip BD-Mux BD-Remux BD-Light BD-Full Full-BD Full-Blu-Ray BD25 BD50 BR-Rip UHD-BD UHD-BDRip UHD-Remux
   Remux HD-DVD HD-Light 4K-Light mHD HD-TV SD-TV PDTV DSR TV-Rip VOD-Rip HD-Rip HD-CAM DVD DVD5 DVD9 DVDR DVD-Rip
   DVD-Scr`;
 const CODECS = "x264 x265 x266 H-264 H-265 H-266 HEVC AVC AV1 VP9 VC-1 XviD DivX MPEG-2 MPEG-4";
 const PICTURES = "HDR HDR10 HDR10Plus DV DoVi SDR 8-bit 10-bit Hi10 Hi10P";
 const SOUNDS = "DTS DTS-HD DTS-X TrueHD Atmos AC3 EAC3 DD DDP AAC FLAC Opus PCM LPCM MP3";
-/** A streaming service counts only right before a WEB source, because many are words that a name may hold as well. */
+// These count only right before a WEB source, because many are words that a name may hold as well: streaming services,
+// and TS for a telesync, which Sonarr knows by the word before the WEB.
 const SERVICES = `Amazon AMZN ADN ATV ATVP CANAL+ CR CRAV DP DSNP HBO HMAX HULU iP iT MAX MYCANAL NF Netflix PCOK PMTP
   SALTO STAN TF1`;
+const TELESYNC = "TS";
 
 const SEASON_WORDS = "Saison Season Stagione Temporada";
 const EPISODE_WORDS = "E EP Épisode Episode Episodio";
@@ -176,11 +183,8 @@ const anyOf = (...lists: string[]) =>
 /** A pattern that ignores letter case, and takes an é for a letter. */
 const toPattern = (source: string, flags = "") => new RegExp(source, `iu${flags}`);
 
-/**
- * The start and the end of a word. They are not `\b`, to which an underscore is a letter and é is none. The lookahead
- * is only for speed: without it, all that follows is also tried where no word begins.
- */
-const START = String.raw`(?<![\p{L}\p{N}])(?=[\p{L}\p{N}])`;
+/** The start and the end of a word. They are not `\b`, to which an underscore is a letter and é is none. */
+const START = String.raw`(?<![\p{L}\p{N}])`;
 const END = String.raw`(?![\p{L}\p{N}])`;
 const GAP = "[ ._-]";
 
@@ -196,8 +200,8 @@ const FORMAT = String.raw`(?:\d{3,4}(?:[pi]|x\d{3,4})|${FORMATS}|${anyOf(SOUNDS)
 /** A WEB on its own is a source only before a format, a tag, a hyphen, a bracket or the end: not in "Web of Lies". */
 const WEB = String.raw`WEB(?=${GAP}(?:${FORMAT}|${anyOf(FRENCH_TAGS, OTHER_TAGS)})${END}|-|[)\]]|[ .]*$)`;
 /** `DSNP` in `DSNP.WEB-DL` */
-const SERVICE = `${anyOf(SERVICES)}(?=${GAP}(?:WEB|${anyOf(WEB_SOURCES)})${END})`;
-const QUALITY = `(?:${FORMAT}|${anyOf(WEB_SOURCES, SOURCES)}|${SERVICE}|${WEB})${END}`;
+const BEFORE_WEB = `${anyOf(SERVICES, TELESYNC)}(?=${GAP}(?:WEB|${anyOf(WEB_SOURCES)})${END})`;
+const QUALITY = `(?:${FORMAT}|${anyOf(WEB_SOURCES, SOURCES)}|${BEFORE_WEB}|${WEB})${END}`;
 const QUALITY_INDICATOR = toPattern(`${START}(?!${GROUP_AT_END})${QUALITY}`, "g");
 
 // Markers: what ends the name. That is a season, an episode, a date or a year, with the numbers that continue it (-E03,
@@ -213,8 +217,11 @@ const NUMBER_LABEL = String.raw`(?:S|EP?|(?:\d{0,2}|${YEAR})x(?=\d\d?(?!\d))|of[
 const NUMBER_SEPARATOR = String.raw`[ ._~–(&+-]`;
 /** A further number with its separators: `-E03`, ` - x02`, `.Part 2`, `-08`, ` of 24`, `EXX` for a whole season */
 const NEXT_NUMBER = String.raw`${NUMBER_SEPARATOR}{0,3}(?:${NUMBER_LABEL}(?:${NUMBER}|XX)|(?<=${NUMBER_SEPARATOR})\d{1,4}${END})`;
-/** All further numbers. Each may have a version or a part: the `v2-E13v2` of `E12v2-E13v2`, the `c` of `E22c` */
-const MORE_NUMBERS = String.raw`(?:(?:v\d|[a-h]${END})?${NEXT_NUMBER}){0,16}(?:v\d|[a-h])?${END}`;
+/**
+ * All further numbers, and the version or part behind the last: `-E03`, the `v2` of `E12v2`, the `c` of `E22c`. There
+ * are at most 16, because a pattern without a limit could be tried for ever from each place of a hostile title.
+ */
+const MORE_NUMBERS = String.raw`(?:${NEXT_NUMBER}){0,16}(?:v\d|[a-h])?${END}`;
 
 /** An anime's episode: ` - 12 `, `_-_12v2_`, `Title-01[`. To Sonarr it ends the name, to Radarr it is a part of it. */
 const ABSOLUTE_NUMBER = toPattern(String.raw`(?:[ ._]-[ ._]|(?<=\w)-)\d{2,4}(?:\.5)?(?:v\d)?${END}`);
@@ -242,11 +249,11 @@ const MARKERS = [
 /** A word that begins with SUB and is no file extension: a tag right before it speaks of subtitles, also to Sonarr. */
 const SUBTITLE_FOLLOWS = String.raw`(?!\.sub$)${GAP}{0,3}sub`;
 const FRENCH_TAG = toPattern(`${START}${anyOf(FRENCH_TAGS)}${END}(?!${SUBTITLE_FOLLOWS})`, "g");
-/** A MULTi that neither a French tag nor a word about subtitles follows. */
-const MULTI_TAG = toPattern(`${START}MULTi${END}(?!${SUBTITLE_FOLLOWS}|${GAP}{0,3}${anyOf(FRENCH_TAGS)}${END})`, "g");
-/** What follows a tag: another tag, a quality indicator, the group or the end. */
-const AFTER_A_TAG = toPattern(
-  String.raw`[ ._\-()[\]{}]{0,5}(?:(?:${anyOf(FRENCH_TAGS, OTHER_TAGS)}|${QUALITY})${END}|${GROUP_AT_END}|${EXTENSION_AND_END})`,
+/** A MULTi that no word about subtitles follows. */
+const MULTI_TAG = toPattern(`${START}MULTi${END}(?!${SUBTITLE_FOLLOWS})`, "g");
+/** What follows a release tag: another one, a quality indicator, the group or the end. */
+const AFTER_A_RELEASE_TAG = toPattern(
+  String.raw`[ ._\-()[\]{}]{0,5}(?:${anyOf(FRENCH_TAGS, OTHER_TAGS)}${END}|${QUALITY}|${GROUP_AT_END}|${EXTENSION_AND_END})`,
   "y",
 );
 /** What the tag goes after: a closing bracket, words that begin with SUB, and a separator. */
@@ -259,8 +266,8 @@ const TAIL = toPattern(String.raw`(?:-${GROUP})?(?:[ ._]?[([][^()[\]]*[)\]]){0,5
 /** A group in front, as in `[TMS-Remux].Series.720p`, or nothing. */
 const GROUP_IN_FRONT = /^(?:\[[^\]]*\])?/;
 /**
- * A hyphen that opens the quality, as in `S01E01-720p`. Behind a bare number of three digits (`One-Piece-720-720p`) it
- * is none, because a dot would follow the number then: Sonarr reads `-720.` as S07E20.
+ * A hyphen that opens the quality, as in `S01E01-720p`, but not in `S01E01 -[1080p]`. Behind a bare number of three
+ * digits (`One-Piece-720-720p`) it is none, because a dot would follow the number then: Sonarr reads `-720.` as S07E20.
  */
 const OPENING_HYPHEN = /(?<![ ._]|[._-]\d{3})-/y;
 
@@ -284,38 +291,36 @@ export function decide(title: string): Decision {
   const stays = (reason: string): Decision => ({ at: 0, insert: "", reason });
   if (title.length > LONGEST_TITLE) return stays(`longer than ${LONGEST_TITLE} characters: not a release title`);
 
-  const marker = findMarker(title);
-  const quality = findQuality(title, marker);
-  const nameEnd = marker?.end ?? 0;
-  const isAmongTags = ({ start, end }: Found) => start >= nameEnd && find(AFTER_A_TAG, title, end) !== undefined;
+  const nameEnd = findNameEnd(title);
+  const quality = findQuality(title, nameEnd);
+  const isAmongTags = ({ start, end }: Found) =>
+    start >= nameEnd.at && find(AFTER_A_RELEASE_TAG, title, end) !== undefined;
 
   // If all before the quality is in capitals, FRENCH may be a word of the name (THE.FRENCH.DISPATCH.1080p).
   const mayBeName = (word: string) => word === "FRENCH" && !/\p{Ll}/u.test(title.slice(0, quality?.start));
-  const french = findTag(FRENCH_TAG, title, (tag) => {
+  const french = findReleaseTag(FRENCH_TAG, title, (tag) => {
     // Two letters may be anything in a name.
-    if (tag.text === "VF") return tag.start >= nameEnd;
+    if (tag.text === "VF") return tag.start >= nameEnd.at;
+    // In capitals it counts in the name as well, because French trackers put the year last (Film.FRENCH.2011.DVDRip).
     return (tag.text === tag.text.toUpperCase() && !mayBeName(tag.text)) || isAmongTags(tag);
   });
   if (french) return stays(`already French: "${french.text}"`);
 
-  // Hardly a name writes it so; a Multi may be a word of the name (Multi.Facial.1995).
-  const multi = findTag(MULTI_TAG, title, (tag) => /^MULT[Ii]$/.test(tag.text) || isAmongTags(tag));
-  if (multi) return because(`${multi.text} found: ".VFF" added`, behindMulti(title, multi.end, quality));
+  // MULTi and MULTI are spellings of the release tag. A Multi may be a word of the name (Multi.Facial.1995).
+  const multi = findReleaseTag(MULTI_TAG, title, (tag) => /^MULT[Ii]$/.test(tag.text) || isAmongTags(tag));
+  if (multi) return { ...behindMulti(title, multi.end, quality), reason: `${multi.text} found: ".VFF" added` };
 
-  const whereNameEnds = marker ? `name ends after "${marker.text}"` : "no year or episode found";
-  if (quality)
-    return because(`${whereNameEnds}; tag goes before "${quality.text}"`, beforeQuality(title, quality.start, marker));
-  if (marker)
-    return because(
-      `${whereNameEnds}; no quality follows, so the tag goes right there`,
-      behindMarker(title, marker.end),
-    );
+  const whereNameEnds = nameEnd.marker ? `name ends after "${nameEnd.marker}"` : "no year or episode found";
+  if (quality) {
+    const reason = `${whereNameEnds}; tag goes before "${quality.text}"`;
+    return { ...beforeQuality(title, quality.start, nameEnd), reason };
+  }
+  if (nameEnd.marker) {
+    const reason = `${whereNameEnds}; no quality follows, so the tag goes right there`;
+    return { ...tagBeside(title, find(AFTER_A_MARKER, title, nameEnd.at)!.end), reason };
+  }
   const reason = "no year, episode or quality found; tag goes before group and extension";
-  return because(reason, tagBeside(title, title.search(TAIL)));
-}
-
-function because(reason: string, { at, insert }: Insertion): Decision {
-  return { at, insert, reason };
+  return { ...tagBeside(title, title.search(TAIL)), reason };
 }
 
 /** The title that a decision leads to. */
@@ -327,8 +332,11 @@ export function apply(title: string, { at, insert }: Decision): string {
 type Span = { start: number; end: number };
 /** A part of a title. */
 type Found = Span & { text: string };
-/** What ends the name. It is certain but for an absolute number, which Radarr takes for a part of the name. */
-type Marker = Found & { isCertain: boolean };
+/**
+ * Where the name ends, and the marker that ends it. Without a marker, that is 0. It is certain unless there is none, or
+ * only an absolute number, which Radarr takes for a part of the name.
+ */
+type NameEnd = { at: number; marker: string; isCertain: boolean };
 
 /** The first match. The index `from` counts only for a pattern with the flag g (from there on) or y (right there). */
 function find(pattern: RegExp, title: string, from = 0): Found | undefined {
@@ -337,26 +345,26 @@ function find(pattern: RegExp, title: string, from = 0): Found | undefined {
   return match ? { text: match[0], start: match.index, end: match.index + match[0].length } : undefined;
 }
 
-function findMarker(title: string): Marker | undefined {
+function findNameEnd(title: string): NameEnd {
   for (const pattern of MARKERS) {
     const marker = find(pattern, title);
-    if (marker) return { ...marker, isCertain: pattern !== ABSOLUTE_NUMBER };
+    if (marker) return { at: marker.end, marker: marker.text, isCertain: pattern !== ABSOLUTE_NUMBER };
   }
-  return undefined;
+  return { at: 0, marker: "", isCertain: false };
 }
 
 /** The first quality indicator after the name. One at the very start, or in a group's brackets there, doesn't count. */
-function findQuality(title: string, marker: Marker | undefined): Found | undefined {
+function findQuality(title: string, nameEnd: NameEnd): Found | undefined {
   // Not 0: a title's first word is never its quality.
-  const from = marker?.end ?? (find(GROUP_IN_FRONT, title)!.end || 1);
+  const from = nameEnd.at || find(GROUP_IN_FRONT, title)!.end || 1;
   const quality = find(QUALITY_INDICATOR, title, from);
   // If the name's end is not certain, the tag goes inside brackets, but not into [WEB]: Sonarr needs both brackets.
-  const isLoneWeb = quality && !marker?.isCertain && /^WEB[)\]]/i.test(title.slice(quality.start));
+  const isLoneWeb = quality && !nameEnd.isCertain && /^WEB[)\]]/i.test(title.slice(quality.start));
   return isLoneWeb ? find(QUALITY_INDICATOR, title, quality.end) : quality;
 }
 
-/** The first tag that counts. */
-function findTag(pattern: RegExp, title: string, counts: (tag: Found) => boolean): Found | undefined {
+/** The first release tag that counts. */
+function findReleaseTag(pattern: RegExp, title: string, counts: (tag: Found) => boolean): Found | undefined {
   let tag = find(pattern, title);
   while (tag && !counts(tag)) tag = find(pattern, title, tag.end);
   return tag;
@@ -372,21 +380,19 @@ function behindMulti(title: string, at: number, quality: Found | undefined): Ins
 }
 
 /** The tag before a quality indicator, and before a bracket or a hyphen that opens it. */
-function beforeQuality(title: string, at: number, marker: Marker | undefined): Insertion {
-  // Radarr reads everything before a bracket as the name if that has no certain end. Sonarr needs `[WEB ` whole.
-  if (!marker?.isCertain && /[([]/.test(title[at - 1] ?? ""))
+function beforeQuality(title: string, at: number, nameEnd: NameEnd): Insertion {
+  // Radarr reads everything before a bracket as the name if that has no certain end: `Title - 12 [MULTi.VFF 1080p]`.
+  // Sonarr needs `[WEB ` whole: `Title - 12 [WEB MULTi.VFF 1080p]`.
+  if (!nameEnd.isCertain && /[([]/.test(title[at - 1] ?? ""))
     return tagBeside(title, at + /^(?:WEB[ .])?/i.exec(title.slice(at))![0].length);
-  const nameEnd = marker?.end ?? 0;
-  while (at > nameEnd && "([{【".includes(title[at - 1]!)) at--;
-  // In a title with underscores, a hyphen may belong to the group, unless it stands right behind the name, or behind a
-  // closing bracket there.
-  const opensQuality = at - nameEnd <= 2 || !title.includes("_");
+  // `Film (2019) MULTi.VFF [1080p]`
+  while (at > nameEnd.at && "([{【".includes(title[at - 1]!)) at--;
+  // In a title with underscores, a hyphen may belong to the group (`Artist-A_Song_(2009)-FR-x264`), unless it stands
+  // right behind the name, or behind a closing bracket there (`Artist-A_Song_(2009)-x264`).
+  const isRightBehindName = at - nameEnd.at <= ")-".length;
+  const opensQuality = isRightBehindName || !title.includes("_");
   if (opensQuality && find(OPENING_HYPHEN, title, at - 1)) return { at: at - 1, insert: `.${TAG}.` };
   return tagBeside(title, at);
-}
-
-function behindMarker(title: string, end: number): Insertion {
-  return tagBeside(title, find(AFTER_A_MARKER, title, end)!.end);
 }
 
 const forEachSeparator = <Value>(make: (separator: string) => Value): Record<string, Value> =>
@@ -399,12 +405,12 @@ const TAG_BETWEEN = forEachSeparator((left) => forEachSeparator((right) => left 
  * `\bVFF\b` in the clients' custom formats does not match `VFF_`.
  */
 function tagBeside(title: string, at: number): Insertion {
-  const before = title[at - 1] ?? "";
-  const after = title[at] ?? "";
-  const usesSpaces = before === " " || after === " " || (!"._".includes(before || " ") && title.includes(" "));
+  const before = title.charAt(at - 1);
+  const after = title.charAt(at);
+  const usesSpaces = title.includes(" ") && before !== "." && before !== "_";
   const separator = usesSpaces ? " " : ".";
-  const left = before && " ._-([{【".includes(before) ? "" : separator;
-  const right = after === "" || (left && " .-".includes(after)) ? "" : separator;
+  const left = at === 0 || " ._-([{【".includes(before) ? "" : separator;
+  const right = after === "" || ((left || at === 0) && " .-".includes(after)) ? "" : separator;
   return { at, insert: TAG_BETWEEN[left]![right]! };
 }
 
@@ -449,7 +455,7 @@ export interface TaggedFeed {
 
 /** A search finds 100 releases, rarely 5,000. To read the titles of many more would hold up everybody else. */
 const MOST_ITEMS = 20_000;
-/** How many elements of a feed may go to fast-xml-parser, which takes as long for one as LANDMARK for a hundred. */
+/** How many elements may go to fast-xml-parser. It takes some 10 µs for each, and a hostile feed may hold a million. */
 const MOST_UNUSUAL = 20_000;
 
 /**
@@ -524,7 +530,7 @@ const ITEM = String.raw`(item)(?:\s[^<>]*)?(?<!\/)>(?:\s*<title>([^<]*)(?=<\/tit
 const ITEM_END = String.raw`(\/item)[\s>]`;
 /** The attributes of an element. No more than a hundred, so that the pattern gives up on a hostile one. */
 const ATTRIBUTES = `[^<>"']*(?:(?:"[^"<]*"|'[^'<]*')[^<>"']*){0,100}`;
-/** How most `attr` elements go on: with another name, or with a language without an f, which is not French. */
+/** How most `attr` elements go on: with another name, or with a language that has no f, as each FRENCH_WORD has. */
 const NOT_FRENCH = String.raw`name="(?:[^lL\s]|language" value="[^"<&fF]*")`;
 /**
  * `newznab:attr name="language" value="French"`, as Prowlarr writes it, or else any attributes, such as those of
@@ -540,7 +546,7 @@ function* itemsIn(part: string, offset: number): Generator<Item> {
   let item: Item | undefined;
   LANDMARK.lastIndex = 0;
   for (let landmark; (landmark = LANDMARK.exec(part));) {
-    const { 0: text, 1: isStart, 2: title, 3: isEnd, 4: language, 5: attributes } = landmark;
+    const { 1: isStart, 2: title, 3: isEnd, 4: language, 5: attributes } = landmark;
     if (isStart) item ??= { part, offset, start: LANDMARK.lastIndex, end: 0, title, isFrench: false, unusual: [] };
     else if (!item) continue;
     else if (isEnd) {
@@ -548,8 +554,13 @@ function* itemsIn(part: string, offset: number): Generator<Item> {
       yield item;
       item = undefined;
     } else if (language) item.isFrench ||= isFrench(decodeBytes(language));
-    else if (attributes && text.length <= LONGEST_TEXT && /language/i.test(attributes)) item.unusual.push(attributes);
+    else if (attributes && mayBeLanguage(attributes) && item.unusual.length < MOST_UNUSUAL)
+      item.unusual.push(attributes);
   }
+}
+
+function mayBeLanguage(attributes: string): boolean {
+  return attributes.length <= LONGEST_TEXT && /language/i.test(attributes);
 }
 
 const parser = new XMLParser({ ignoreAttributes: false, attributeNamePrefix: "", htmlEntities: true });
@@ -683,7 +694,10 @@ const NO_TUNNEL = new Problem(
   "The proxy opens no tunnels (CONNECT): take its address out of the proxy settings of your system or browser.",
   405,
 );
-/** What someone sees who opens the proxy's address in a browser. */
+/**
+ * What someone sees who opens the proxy's address in a browser. Its status is 404 all the same, because a program that
+ * looks for Prowlarr's page must not take this for one.
+ */
 const WELCOME = `This is language-tag-proxy ${version}. It runs, and there is nothing more to see here.
 
 Its address belongs in Prowlarr: Settings → Apps → Sonarr or Radarr → Prowlarr Server.
@@ -692,23 +706,34 @@ Its address belongs in Prowlarr: Settings → Apps → Sonarr or Radarr → Prow
 /**
  * Serves until it is stopped.
  *
- * @throws if the port is taken, or if this user may not open it
+ * @throws Problem if the port can't be opened
  */
 export function serve(config: Config): Bun.Server<undefined> {
-  return Bun.serve({
-    port: config.port,
-    // A search may be silent for as long as BACKEND_TIMEOUT allows, but Bun would hang up after 10 seconds.
-    idleTimeout: 0,
-    development: false,
-    // Two proxies must not share a port: the second one has to fail.
-    reusePort: false,
-    // A body is passed on as it comes, so its size doesn't matter.
-    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
-    fetch: (request, server) => handle(request, server, config),
-    // Bun's own error page and log would show the URL, and with it the key.
-    error: () =>
-      errorResponse(new Problem("The proxy failed at this request because of a bug: please report it.", 500), false),
-  });
+  try {
+    return Bun.serve({
+      port: config.port,
+      // A search may be silent for as long as BACKEND_TIMEOUT allows, but Bun would hang up after 10 seconds.
+      idleTimeout: 0,
+      development: false,
+      // Two proxies must not share a port: the second one has to fail.
+      reusePort: false,
+      // A body is passed on as it comes, so its size doesn't matter.
+      maxRequestBodySize: Number.MAX_SAFE_INTEGER,
+      fetch: (request, server) => handle(request, server, config),
+      // Bun's own error page and log would show the URL, and with it the key.
+      error: () =>
+        errorResponse(new Problem("The proxy failed at this request because of a bug: please report it.", 500), false),
+    });
+  } catch (error) {
+    throw portProblem(config.port, error as NodeJS.ErrnoException);
+  }
+}
+
+function portProblem(port: number, { code }: NodeJS.ErrnoException): Problem {
+  if (code === "EADDRINUSE")
+    return new Problem(`Port ${port} is taken: set PORT to another one, or stop what uses it.`);
+  if (code === "EACCES") return new Problem(`This user may not open port ${port}: set PORT to one above 1023.`);
+  return new Problem(`Port ${port} can't be opened (${code}): set PORT to another one.`);
 }
 
 async function handle(request: Request, server: Bun.Server<undefined>, config: Config): Promise<Response> {
@@ -907,7 +932,10 @@ function isFeed(request: Request, response: Response): boolean {
 
 /** Headers that describe the very bytes of a body: they are no longer true of a tagged one. */
 const BODY_HEADERS = words("etag content-md5 digest content-digest repr-digest accept-ranges");
-/** A search response, read to its end and tagged. */
+/**
+ * A search response, read to its end and tagged. In the log, its titles stand below the line of its request, which says
+ * how many there are.
+ */
 async function answerSearch(response: Response, log: Log, logOutcome: (outcome: string) => void): Promise<Response> {
   const feed = await readWhole(response);
   const titles: string[] = [];
@@ -1003,11 +1031,9 @@ function isLocal(address: string): boolean {
 /** The answer to a failed request: JSON, or for a search an indexer's error document, because the client shows that. */
 function errorResponse({ status, message }: Problem, isSearch: boolean): Response {
   if (!isSearch) return Response.json({ error: message }, { status });
-  const description = Bun.escapeHTML(message).replaceAll("&#x27;", "&apos;");
-  return new Response(`<?xml version="1.0" encoding="UTF-8"?>\n<error code="900" description="${description}"/>\n`, {
-    status,
-    headers: { "content-type": "application/rss+xml; charset=utf-8" },
-  });
+  const error = `<error code="900" description="${Bun.escapeHTML(message)}"/>`;
+  const headers = { "content-type": "application/rss+xml; charset=utf-8" };
+  return new Response(`<?xml version="1.0" encoding="UTF-8"?>\n${error}\n`, { status, headers });
 }
 
 // ─── Check: the whole way from Sonarr and Radarr to each indexer ────────────────────────────────────────────────────
@@ -1473,7 +1499,7 @@ async function main([option, ...rest]: string[]): Promise<void> {
 /** Serves until SIGTERM or SIGINT, and then until everything in flight is answered. */
 function start(env: NodeJS.ProcessEnv): void {
   const config = readConfig(env);
-  const server = listen(config);
+  const server = serve(config);
   let isStopping = false;
   for (const signal of ["SIGTERM", "SIGINT"])
     process.on(signal, async () => {
@@ -1486,17 +1512,6 @@ function start(env: NodeJS.ProcessEnv): void {
       process.exit(0);
     });
   config.log.info?.(`language-tag-proxy ${version} listens on port ${config.port}; backend: ${config.backend}`);
-}
-
-function listen(config: Config): Bun.Server<undefined> {
-  try {
-    return serve(config);
-  } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    if (code === "EADDRINUSE")
-      throw new Problem(`Port ${config.port} is taken: set PORT to another one, or stop what uses it.`);
-    throw new Problem(`Port ${config.port} can't be opened by this user (${code}): set PORT to one above 1023.`);
-  }
 }
 
 /** Prints what each title becomes if its release has French audio, and why. */
