@@ -937,7 +937,7 @@ const BODY_HEADERS = words("etag content-md5 digest content-digest repr-digest a
  * how many there are.
  */
 async function answerSearch(response: Response, log: Log, logOutcome: (outcome: string) => void): Promise<Response> {
-  const feed = await readWhole(response);
+  const feed = await readWhole(response, LARGEST_FEED, LARGE_FEED);
   const titles: string[] = [];
   const keepTitle = (title: string, decision: Decision) => void titles.push(describeTitle(title, decision));
   const { items, tags } = tagFeed(new Uint8Array(feed), log.debug && keepTitle);
@@ -982,13 +982,18 @@ function streamOf(feed: ArrayBuffer, tags: Insertion[]): ReadableStream {
 
 /** In bytes. 100 releases are 160 KiB, and 5,000 are 8 MiB. */
 const LARGEST_FEED = 32 * 1024 * 1024;
-const TOO_LARGE = new Problem(`The feed is larger than ${LARGEST_FEED >> 20} MiB: search for less at a time.`);
-/** The whole body of a search response, in a buffer that is nobody else's. */
-async function readWhole(response: Response): Promise<ArrayBuffer> {
+const LARGE_FEED = new Problem(`The feed is larger than ${LARGEST_FEED >> 20} MiB: search for less at a time.`);
+/**
+ * The whole body of an answer, in a buffer that is nobody else's.
+ *
+ * @param most in bytes
+ * @throws tooLarge
+ */
+async function readWhole(response: Response, most: number, tooLarge: Problem): Promise<ArrayBuffer> {
   const length = Number(response.headers.get("content-length"));
-  if (length > LARGEST_FEED) {
+  if (length > most) {
     await response.body?.cancel();
-    throw TOO_LARGE;
+    throw tooLarge;
   }
   // Where chunks are sent as well, the length counts for nothing (RFC 9112, §6.3).
   if (length && !response.headers.has("transfer-encoding")) return await response.arrayBuffer();
@@ -996,7 +1001,7 @@ async function readWhole(response: Response): Promise<ArrayBuffer> {
   let size = 0;
   for await (const chunk of response.body ?? []) {
     size += chunk.length;
-    if (size > LARGEST_FEED) throw TOO_LARGE;
+    if (size > most) throw tooLarge;
     chunks.push(chunk);
   }
   return Bun.concatArrayBuffers(chunks);
@@ -1038,419 +1043,585 @@ function errorResponse({ status, message }: Problem, isSearch: boolean): Respons
 
 // ─── Check: the whole way from Sonarr and Radarr to each indexer ────────────────────────────────────────────────────
 //
-// `--check` asks Prowlarr, Sonarr and Radarr through their own APIs, and changes nothing in any of them. Any field may
-// be missing from what they answer, and a fault in one place costs one line, not the rest of the check.
+// `--check` looks at an installed proxy in three steps. It asks Prowlarr, Sonarr and Radarr through their own APIs, and
+// changes nothing in any of them. It judges what they answered: those functions are pure. And it prints the lines, in
+// the order in which to act on them. `--indexers` does the same for Prowlarr's indexers alone.
 
-/** ✓ is fine, ✗ has to be fixed, ? can't be known from here. */
-type Report = (mark: "✓" | "✗" | "?", line: string) => void;
+/** What the check knows once it has asked. */
+export type World = Pick<Config, "port" | "backend"> & {
+  /** Who answers on that port. */
+  own: Who;
+  /** The status of Prowlarr's answer by way of that port, or 0. */
+  statusThroughProxy: number;
+  prowlarr: Asked<{ version: string; clients: Client[]; indexers: Asked<Indexer[]> }>;
+};
+/** What was asked for, or why it can't be had. A fault in one place costs one line, not the rest of the check. */
+type Asked<Fact> = Fact | Problem;
+/** Who answers at an address: a proxy like this one, something else, nobody, or that can't be told from here. */
+type Who = "proxy" | "other" | "nobody" | "unknown";
+type Server = { address: string; who: Who };
 
-/**
- * Checks the whole way, and prints each finding.
- *
- * @returns whether there is nothing to fix
- */
-async function check({ timeout, ...rest }: Config): Promise<boolean> {
-  // Someone is waiting for the result, so nobody gets more than 30 seconds for an answer.
-  const config = { ...rest, timeout: Math.min(timeout, 30_000) };
-  const marks: string[] = [];
-  const report: Report = (mark, line) => {
-    marks.push(mark);
-    print(withoutKeys(`${mark} ${line}`, config));
-  };
-  const isRunning = await isProxy(`http://127.0.0.1:${config.port}`);
-  const prowlarr = await readProwlarr(config).catch((error) => problemOf(error, config));
-  const clients = prowlarr instanceof Problem ? [] : prowlarr.clients;
-  const isInUse = (await Promise.all(clients.map((client) => mayAskProxy(client, config)))).includes(true);
-
-  if (isRunning) report("✓", `The proxy answers on port ${config.port}.`);
-  else report(isInUse ? "✗" : "?", `No proxy answers on port ${config.port}: start it, or set PORT to its port.`);
-  if (prowlarr instanceof Problem) report("✗", prowlarr.message);
-  else {
-    report("✓", `Prowlarr ${prowlarr.version} at ${config.backend} accepts BACKEND_API_KEY.`);
-    for (const client of clients) await checkClient(client, isInUse, config, report);
-    await checkIndexers(config, report).catch((error) => report("✗", problemOf(error, config).message));
-    if (clients.length === 0) report("?", NO_CLIENT);
-    else if (!isInUse) report("?", `The proxy is not in use yet. To use it, ${setServer(clients[0]!.name)}`);
-  }
-
-  const faults = marks.filter((mark) => mark === "✗").length;
-  if (faults > 0) print(`✗ ${faults} ${faults === 1 ? "thing" : "things"} to fix.`);
-  else print(marks.includes("?") ? "? Nothing to fix, but see the lines with ?." : "✓ All is well.");
-  return faults === 0;
-}
-
-const NO_CLIENT =
-  'Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with the proxy as "Prowlarr Server".';
-
-/** A Sonarr or Radarr, as Prowlarr's settings under Apps describe it. */
-type Client = {
+/** A Sonarr or Radarr: what Prowlarr's settings under Apps say of it, and what it says of itself. */
+export type Client = Application & { api: Asked<ClientApi> | "no key" | "key refused" };
+type Application = {
   name: string;
   kind: "Sonarr" | "Radarr";
-  /** Where Prowlarr reaches it. */
+  /** Where Prowlarr reaches it, or empty. */
   address: string;
-  /** "Prowlarr Server", the address that Prowlarr writes into its indexers. Empty if it is none. */
-  server: string;
-  /** Whether a proxy answers at `server`. Undefined if that can't be known from here. */
-  isProxy: boolean | undefined;
+  /** "Prowlarr Server", the address that Prowlarr writes into the client's indexers, or empty. */
+  server: Server;
   /** Whether Prowlarr overwrites what its indexers have in the client. */
   isFullSync: boolean;
-  /** Its own API, or why that can't be asked. */
-  api: ClientApi | Problem;
 };
-type ClientApi = { version: string; ask: Ask };
-type Ask = <Answer>(resource: string, method?: "GET" | "POST") => Promise<Answer>;
-
-type Field = { name: string; value?: unknown };
-type Application = { name: string; implementation: string; syncLevel: string; fields?: Field[] };
-
-async function readProwlarr(config: Config): Promise<{ version: string; clients: Client[] }> {
-  if (!config.apiKey)
-    throw new Problem(
-      "BACKEND_API_KEY is not set, so the check ends here: copy the key from Prowlarr → Settings → General.",
-    );
-  const status = await askProwlarr<{ version: string }>(config, "system/status");
-  const applications = await askProwlarr<Application[]>(config, "applications");
-  const ours = objectsOf(applications).filter(({ implementation }) => /^(?:Sonarr|Radarr)$/.test(implementation));
-  return {
-    version: status.version,
-    clients: await Promise.all(ours.map((application) => readClient(application, config))),
-  };
-}
-
-async function readClient(application: Application, config: Config): Promise<Client> {
-  const kind = application.implementation as Client["kind"];
-  const [address, server] = [addressIn(application, "baseUrl"), addressIn(application, "prowlarrUrl")];
-  return {
-    name: application.name ?? kind,
-    kind,
-    address,
-    server,
-    isProxy: await isProxyFor(server, config),
-    isFullSync: application.syncLevel === "fullSync",
-    api: await openClient(kind, address, config).catch((error) => clientProblem(error, address)),
-  };
-}
-
-/** The objects of a list, or none: anything may be missing from what a program answers. */
-function objectsOf<Thing>(list: Thing[] | null | undefined): Thing[] {
-  return Array.isArray(list) ? list.filter((thing) => typeof thing === "object" && thing !== null) : [];
-}
-
-/** An address in the settings of an application or indexer, without credentials and a final slash, or empty. */
-function addressIn({ fields }: { fields?: Field[] }, name: string): string {
-  const url = URL.parse(String(objectsOf(fields).find((field) => field.name === name)?.value));
-  return url?.protocol.startsWith("http") ? (url.origin + url.pathname).replace(/\/+$/, "") : "";
-}
-
-/** The API of a Sonarr or Radarr at this address that accepts one of the keys for its kind. */
-async function openClient(kind: Client["kind"], address: string, config: Config): Promise<ClientApi> {
-  const variable = `${kind.toUpperCase()}_API_KEY`;
-  const keys = config.clientKeys[kind];
-  const where = `copy the key from ${kind} → Settings → General.`;
-  if (keys.length === 0)
-    throw new Problem(
-      `without ${variable}, the check can't see whom it asks, nor what the tag brings in each profile: ${where}`,
-    );
-  if (!address) throw new Problem(`Prowlarr has no address for it: set "${kind} Server" (Prowlarr → Settings → Apps).`);
-  for (const key of keys) {
-    const ask = (resource: string, method = "GET") => askClient(address, key, resource, method, config.timeout);
-    const status = (await ask("system/status")) as { version: string } | undefined;
-    if (status) return { version: status.version ?? "", ask: ask as Ask };
-  }
-  throw new Problem(`${address} refuses ${variable}: ${where}`, 401);
-}
-
-/** Asks a Sonarr's or Radarr's API. Undefined if it refuses the key. */
-async function askClient(address: string, key: string, resource: string, method: string, timeout: number) {
-  // The only POST is indexer/testall, which asks the indexers one after the other.
-  const signal = AbortSignal.timeout(method === "POST" ? 10 * timeout : timeout);
-  const request = { ...DIRECT, method, headers: { "x-api-key": key }, signal };
-  const response = await fetch(`${address}/api/v3/${resource}`, request);
-  if (response.status === 401) return undefined;
-  if (response.status === 503) throw new Problem(`${address} is still starting: try again in a minute.`);
-  const answer: unknown = await response.json().catch(() => undefined);
-  // A test that finds a fault has status 400, and says in a list what it is.
-  if (answer && (response.ok || Array.isArray(answer))) return answer;
-  throw new Problem(`${address} answers ${response.status} to ${resource.replace(/\?.*/, "")}: see its log.`);
-}
-
-/** Why a client can't be asked, or its answer not be read. */
-function clientProblem(error: unknown, address: string): Problem {
-  if (error instanceof Problem) return error;
-  const { name, code } = error as NodeJS.ErrnoException;
-  if (!code) return new Problem(`the answer from ${address} is not one that this check understands: update both.`);
-  const reason = typeof code === "string" ? code : name;
-  return new Problem(`${address} gives no answer here (${reason}), so the check can't see its settings.`);
-}
-
-/** Whether a proxy answers at an address. Undefined if nothing answers, unless the port is Prowlarr's own. */
-async function isProxyFor(address: string, { backend }: Config): Promise<boolean | undefined> {
-  const portOf = (address: string) => URL.parse(address)?.port || URL.parse(address)?.protocol;
-  return address ? ((await isProxy(address)) ?? (portOf(address) === portOf(backend) ? false : undefined)) : false;
-}
-
-/** An indexer that Prowlarr gave a client. Its address is that of its server, Prowlarr or a proxy, and a number. */
-type ClientIndexer = { id: number; name: string; server: string; address: string; isProxy: boolean | undefined };
-
-/** The indexers that a client asks, and that Prowlarr gave it: their address ends in a number. */
-async function readClientIndexers({ ask }: ClientApi, config: Config): Promise<ClientIndexer[]> {
-  type Indexer = { id: number; name?: string; fields?: Field[] } & Record<string, unknown>;
-  const uses = ["enableRss", "enableAutomaticSearch", "enableInteractiveSearch"];
-  const enabled = objectsOf(await ask<Indexer[]>("indexer")).filter((indexer) => uses.some((use) => indexer[use]));
-  const numbered = enabled.filter((indexer) => /\/\d+$/.test(addressIn(indexer, "baseUrl")));
-  const indexers = numbered.map(async (indexer) => {
-    const { id, name = `indexer ${id}` } = indexer;
-    const address = addressIn(indexer, "baseUrl");
-    const server = address.replace(/\/\d+$/, "");
-    return { id, name, server, address: `${address}/`, isProxy: await isProxyFor(server, config) };
-  });
-  return await Promise.all(indexers);
-}
-
-/** Whether Prowlarr gives a client an address that is or may be the proxy's, or the client has it already. */
-async function mayAskProxy({ isProxy, api }: Client, config: Config): Promise<boolean> {
-  if (isProxy !== false) return true;
-  const indexers = api instanceof Problem ? [] : await readClientIndexers(api, config).catch(() => []);
-  return indexers.some((indexer) => indexer.isProxy);
-}
-
-async function checkClient(client: Client, isInUse: boolean, config: Config, report: Report): Promise<void> {
-  const { name, address, api } = client;
-  const doubt = (error: unknown) => report("?", `${name}: ${clientProblem(error, address).message}`);
-  if (!isInUse || api instanceof Problem) reportServer(client, isInUse, report);
-  if (api instanceof Problem) return report(api.status === 401 ? "✗" : "?", `${name}: ${api.message}`);
-  if (isInUse) await checkClientIndexers(client, api, config, report).catch(doubt);
-  await checkProfiles(client, api, report).catch(doubt);
-}
-
-const inApps = (setting: string, name: string) =>
-  `set ${setting} (Prowlarr → Settings → Apps → ${name}), then press Sync App Indexers.`;
-const setServer = (name: string) => inApps(`"Prowlarr Server" to the proxy's address`, name);
-const setSyncLevel = (name: string) => inApps('"Sync Level" to Full Sync', name);
-
-/** Reports whether Prowlarr's side of the way is right. What the client made of it is not seen from there. */
-function reportServer({ name, server, isProxy, isFullSync }: Client, isInUse: boolean, report: Report): void {
-  const gives = `Prowlarr gives ${name} ${server ? `the address ${server}` : "no address that begins with http://"}`;
-  if (isProxy === false) {
-    const why = server ? ", which is not the proxy" : "";
-    return report(isInUse ? "✗" : "?", `${gives}${why}: ${setServer(name)}`);
-  }
-  if (!isFullSync) return report("✗", `${gives}, but ${name} may keep old ones: ${setSyncLevel(name)}`);
-  if (isProxy === undefined)
-    return report(
-      "?",
-      `${gives}, which can't be reached from here: make sure that it is the proxy's, as ${name} sees it.`,
-    );
-  if (isLocal(server))
-    return report("?", `${gives}, which is the proxy only if ${name} runs on this system and not in a container.`);
-  report("✓", `${gives}, Full Sync.`);
-}
-
-/** Checks that a client asks the proxy for each of Prowlarr's indexers, and gets an answer in its own test of them. */
-async function checkClientIndexers(client: Client, api: ClientApi, config: Config, report: Report): Promise<void> {
-  const { name, server, isFullSync } = client;
-  const indexers = await readClientIndexers(api, config);
-  // What can't be reached from here is the proxy if Prowlarr gives that address, and the client gets an answer there.
-  const direct = indexers.filter((indexer) => !(indexer.isProxy ?? indexer.server === server));
-  const sync = isFullSync ? "press Sync App Indexers in Prowlarr." : setSyncLevel(name);
-  if (client.isProxy === false && (isFullSync || direct.length > 0)) return reportServer(client, true, report);
-  if (indexers.length === 0) return report("✗", `${name} has no indexer of Prowlarr's: ${sync}`);
-  for (const indexer of direct)
-    report("✗", `${name} asks ${indexer.address} for ${indexer.name}, which is not the proxy: ${sync}`);
-
-  type Test = { id: number; isValid: boolean; validationFailures?: { errorMessage?: string }[] };
-  const tests = new Map(objectsOf(await api.ask<Test[]>("indexer/testall", "POST")).map((test) => [test.id, test]));
-  const failed = indexers.filter(({ id }) => tests.get(id)?.isValid === false);
-  for (const indexer of failed) {
-    const failures = objectsOf(tests.get(indexer.id)!.validationFailures).map(({ errorMessage }) => errorMessage);
-    const reason = withoutSecrets(failures.join(" ")) || "its log says why";
-    report("✗", `${name} gets no answer from ${indexer.address} for ${indexer.name}: ${reason}`);
-  }
-  const untested = indexers.filter(({ id }) => !tests.has(id));
-  for (const indexer of untested) report("?", `${name} did not test ${indexer.name}: see its log.`);
-  const all = indexers.length === 1 ? "its one indexer" : `all of its ${indexers.length} indexers`;
-  if (direct.length + failed.length + untested.length === 0)
-    report("✓", `${name} ${api.version} asks the proxy for ${all}, and gets answers.`);
-}
-
-/** A line without the keys that the check knows: someone may have put them in a name. A real one has 32 characters. */
-function withoutKeys(line: string, { apiKey, clientKeys }: Config): string {
-  const keys = [apiKey, ...clientKeys.Sonarr, ...clientKeys.Radarr].filter((key) => key.length >= 8);
-  return keys.reduce((text, key) => text.replaceAll(key, "…"), line);
-}
-
-/** A client's own words without what looks like a key or password: in a URL, in JSON or in a header. */
-function withoutSecrets(text: string): string {
-  const named = /([\w-]*(?:key|pass\w*|token|secret)["']?(?:\s*[=:]\s*|%3D)["']?|[?&]r=|Bearer\s+)[^&\s"'%]+/gi;
-  return text.replace(named, "$1…").replace(/\/\/[^/\s@]+@/g, "//…@");
-}
-
-type QualityProfile = {
+export type ClientApi = {
+  version: string;
+  /** Its quality profiles. */
+  profiles: Profile[];
+  /** The indexers in use that Prowlarr gave it. */
+  indexers: { id: number; name: string; server: Server }[];
+  /** Why an indexer, by its number, failed in the client's own test. Empty if it did not. */
+  tests: Asked<Map<number, string>> | "not asked";
+};
+export type Profile = {
   name: string;
+  /** Whether a series or movie has it. */
+  isUsed: boolean;
   upgradeAllowed: boolean;
-  cutoffFormatScore: number;
-  /** Minimum Custom Format Score Increment. An old version doesn't have it. */
-  minUpgradeFormatScore?: number;
-  formatItems: { format: number; score: number }[];
-  /** Radarr's alone. */
-  language?: { id: number; name: string };
+  /** "Upgrade Until Custom Format Score" and "Minimum Custom Format Score" */
+  cutoff: number;
+  minimum: number;
+  /** "Minimum Custom Format Score Increment". Versions before the end of 2024 don't have it. */
+  increment: number | undefined;
+  /** Radarr's alone, or empty. */
+  language: string;
+  scores: Sample<number>[];
 };
-/** The numbers of languages in Sonarr and Radarr. `Any` is Radarr's alone. */
-const LANGUAGE_IDS = { any: -1, unknown: 0, french: 2 };
+/** Something of a release with the tag, of the same one without it, and of the file of either. */
+type Sample<Thing> = { tagged: Thing; untagged: Thing; file: Thing };
+/** An enabled indexer of Prowlarr's: its latest releases, and how many report a language, are French, get the tag. */
+export type Indexer = { id: number; name: string; latest: Asked<Latest> };
+type Latest = { items: number; reported: number; french: number; tagged: number };
 
-/**
- * Checks what the tag brings in each quality profile, and whether the client would download a release again for it.
- *
- * The tag is in the search result and not in the file. So once it has the file, the client may find that the very same
- * release has more points. It downloads that again if the gain is at least minUpgradeFormatScore, and the file is below
- * cutoffFormatScore (UpgradableSpecification, in both; tried in Sonarr 5 and Radarr 6).
- */
-async function checkProfiles({ name, kind }: Client, { ask }: ClientApi, report: Report): Promise<void> {
-  const samples = await readSamples(kind, ask);
-  let anyPoints = false;
-  for (const profile of objectsOf(await ask<QualityProfile[]>("qualityprofile"))) {
-    const { upgradeAllowed, cutoffFormatScore, minUpgradeFormatScore: increment, language } = profile;
-    const scores = objectsOf(profile.formatItems);
-    const score = (formats: number[]) =>
-      scores.reduce((sum, { format, score }) => sum + (formats.includes(format) ? Number(score) || 0 : 0), 0);
-    const gains = samples.map(({ release, file }) => ({ points: score(release) - score(file), before: score(file) }));
-    const points = Math.max(...gains.map(({ points }) => points));
-    if (points <= 0) continue;
-    anyPoints = true;
-    const isRepeated =
-      upgradeAllowed &&
-      gains.some(({ points, before }) => points >= Math.max(increment ?? 1, 1) && !(before >= cutoffFormatScore));
-    const where = `${name}, profile "${profile.name}"`;
-    const brings = `${where}: the tag brings ${points} ${points === 1 ? "point" : "points"}`;
-    const again = "or the same release is downloaded again and again.";
-    const setting = "Minimum Custom Format Score Increment";
-    if (!isRepeated) report("✓", `${brings}, and no release is downloaded twice for them.`);
-    else if (typeof increment !== "number")
-      report("✗", `${brings}, and this ${kind} has no ${setting}: update ${kind}, ${again}`);
-    else report("✗", `${brings}: set ${setting} to ${points + 1} (now ${increment}), ${again}`);
-    // An indexer that reports French alone makes the release French alone, whatever its original language is.
-    if (language?.name && ![LANGUAGE_IDS.any, LANGUAGE_IDS.french].includes(language.id)) {
-      const now = `set Language to Any or French (now ${language.name})`;
-      report("✗", `${where}: ${now}, or a release that its indexer calls French alone is rejected.`);
-    }
-  }
-  if (!anyPoints)
-    report(
-      "✗",
-      `${name}: the tag brings no points in any quality profile: give the format VFF a score (Settings → Profiles).`,
-    );
+// Asking: all programs at once, and nobody twice for the same.
+
+/** What the functions that ask go by. */
+type Asking = Config & { own: Who; serverAt: (address: string) => Promise<Server> };
+
+async function askAll(config: Config): Promise<World> {
+  const { port, backend } = config;
+  const here = `http://127.0.0.1:${port}`;
+  const own = await whoAnswers(here);
+  const servers = new Map<string, Promise<Server>>();
+  const serverAt = (address: string) => servers.getOrInsertComputed(address, () => findServer(address, own, config));
+  const [prowlarr, statusThroughProxy] = await Promise.all([
+    askProwlarr({ ...config, own, serverAt }).catch((error) => prowlarrProblem(error, config)),
+    askBackend({ ...config, backend: here, authorization: "" }, "/api/v1/system/status")
+      .then(({ status }) => status)
+      .catch(() => 0),
+  ]);
+  return { port, backend, own, statusThroughProxy, prowlarr };
 }
 
-/** The custom formats, by number, of a tagged release and of its file. */
-type Sample = { release: number[]; file: number[] };
-/**
- * Lets the client judge a tagged title, and what its file will be to it: a file with French audio is FRENCH to the
- * client by its audio tracks, with or without a tag. The series or movie is one of the user's own. One of the two
- * samples names its original language, because formats such as TRaSH's "Language: Original + French" compare with it.
- */
-async function readSamples(kind: Client["kind"], ask: Ask): Promise<Sample[]> {
-  type Work = { title: string; year: number; originalLanguage?: { id: number; name: string } };
-  const works = await ask<Work[]>(kind === "Radarr" ? "movie" : "series");
-  const others = [LANGUAGE_IDS.unknown, LANGUAGE_IDS.french];
-  const work = objectsOf(works).find(
-    ({ originalLanguage }) => originalLanguage?.name && !others.includes(originalLanguage.id),
-  );
-  const dotted = (text: string) => text.replace(/[^\p{L}\p{N}]+/gu, ".");
-  const name = `${dotted(work?.title ?? "Name")}.${kind === "Radarr" ? (work?.year ?? 2019) : "S01E01"}`;
-  const formatsOf = async (title: string) => {
-    const parsed = await ask<{ customFormats?: { id: number }[] }>(`parse?title=${encodeURIComponent(title)}`);
-    return objectsOf(parsed.customFormats).map(({ id }) => id);
+/** Who answers at an address in the settings of Prowlarr or a client. */
+async function findServer(address: string, own: Who, { port, backend }: Config): Promise<Server> {
+  if (!address) return { address, who: "other" };
+  const who = await whoAnswers(address);
+  const portOf = (url: string) => URL.parse(url)?.port || URL.parse(url)?.protocol;
+  if (who === "proxy") return { address, who };
+  // Prowlarr itself, perhaps by a name that only the client knows.
+  if (portOf(address) === portOf(backend)) return { address, who: "other" };
+  // The proxy, perhaps, once it runs; and localhost is another system for each container.
+  const mayBeProxy = (own !== "proxy" && portOf(address) === String(port)) || (who === "nobody" && isLocal(address));
+  return { address, who: mayBeProxy ? "unknown" : who };
+}
+
+/** Who answers at an address. Prowlarr has no `/health`. */
+async function whoAnswers(address: string): Promise<Who> {
+  try {
+    const { status, body } = await ask(`${address}/health`, { timeout: 5000 });
+    return status === 200 && parseJson(body)?.status === "ok" ? "proxy" : "other";
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === "ECONNREFUSED") return "nobody";
+    return error instanceof Problem || code === "Malformed_HTTP_Response" ? "other" : "unknown";
+  }
+}
+
+async function askProwlarr(asking: Asking): Promise<World["prowlarr"]> {
+  const [{ version }, applications, indexers] = await Promise.all([
+    askProwlarrApi(asking, "system/status"),
+    askProwlarrApi(asking, "applications"),
+    askIndexers(asking).catch((error) => prowlarrProblem(error, asking)),
+  ]);
+  const ours: any[] = applications.filter(({ implementation }: any) => /^(?:Sonarr|Radarr)$/.test(implementation));
+  const clients = await Promise.all(ours.map((application) => askClient(application, asking)));
+  return { version: text(version), clients, indexers };
+}
+
+async function askClient(settings: any, asking: Asking): Promise<Client> {
+  const application: Application = {
+    name: text(settings.name),
+    kind: settings.implementation,
+    address: addressIn(settings, "baseUrl"),
+    server: await asking.serverAt(addressIn(settings, "prowlarrUrl")),
+    isFullSync: settings.syncLevel === "fullSync",
   };
-  const languages = work ? [`${dotted(work.originalLanguage!.name)}.`, ""] : [""];
+  const api = await openApi(application, asking).catch((error) => clientProblem(error, application));
+  return { ...application, api };
+}
+
+/** Asks for a resource of a client's API. Undefined if the client refuses the key. */
+type Api = (resource: string, more?: Partial<Question>) => Promise<any>;
+
+/** Reads a client's API with the first of the keys for its kind that it accepts. */
+async function openApi(application: Application, asking: Asking): Promise<Client["api"]> {
+  const { kind, address } = application;
+  const { timeout, clientKeys } = asking;
+  for (const key of clientKeys[kind]) {
+    const question = { headers: { "x-api-key": key }, timeout };
+    const api: Api = (resource, more) => askClientApi(address, resource, { ...question, ...more });
+    const status = await api("system/status");
+    if (status) return await readApi(application, text(status.version), api, asking);
+  }
+  return clientKeys[kind].length > 0 ? "key refused" : "no key";
+}
+
+async function readApi(application: Application, version: string, api: Api, asking: Asking): Promise<ClientApi> {
+  const [works, profiles, indexers]: [any[], any[], ClientApi["indexers"]] = await Promise.all([
+    api(application.kind === "Radarr" ? "movie" : "series"),
+    api("qualityprofile"),
+    readIndexers(api, asking),
+  ]);
+  const [samples, tests] = await Promise.all([
+    readSamples(application.kind, works, api),
+    readTests(indexers, api, asking).catch((error) => clientProblem(error, application)),
+  ]);
+  return { version, profiles: profiles.map((profile) => readProfile(profile, works, samples)), indexers, tests };
+}
+
+/** @param samples the numbers of their custom formats */
+function readProfile(profile: any, works: any[], samples: Sample<number[]>[]): Profile {
+  const items: any[] = profile.formatItems;
+  const score = (formats: number[]) =>
+    items.reduce((sum, item) => sum + (formats.includes(item.format) ? Number(item.score) : 0), 0);
+  const increment = profile.minUpgradeFormatScore;
+  return {
+    name: text(profile.name),
+    isUsed: works.some(({ qualityProfileId }) => qualityProfileId === profile.id),
+    upgradeAllowed: profile.upgradeAllowed === true,
+    cutoff: Number(profile.cutoffFormatScore),
+    minimum: Number(profile.minFormatScore),
+    increment: increment === undefined ? undefined : Number(increment),
+    language: text(profile.language?.name ?? ""),
+    scores: samples.map((sample) => ({
+      tagged: score(sample.tagged),
+      untagged: score(sample.untagged),
+      file: score(sample.file),
+    })),
+  };
+}
+
+/**
+ * Lets the client judge titles of one of the user's own series or movies. To the client, a file with French audio is
+ * FRENCH by its tracks, with or without a tag. One of the two samples names the original language, because formats such
+ * as TRaSH's "Language: Original + French" compare with it.
+ */
+async function readSamples(kind: Client["kind"], works: any[], api: Api): Promise<Sample<number[]>[]> {
+  const work = works.find(({ originalLanguage: language }) => language && !/^(?:Unknown|French)$/.test(language.name));
+  const { title, year } = work ?? { title: "Name", year: 2019 };
+  const start = `${text(title)} ${kind === "Radarr" ? Number(year) : "S01E01"}`;
+  const formatsOf = async (words: string): Promise<number[]> => {
+    const dotted = `${start} ${words} 1080p WEB H264`.replace(/[^\p{L}\p{N}]+/gu, ".");
+    const { customFormats } = await api(`parse?title=${encodeURIComponent(`${dotted}-GRP`)}`);
+    return (customFormats ?? []).map(({ id }: any) => Number(id));
+  };
+  const languages = work ? [text(work.originalLanguage.name), ""] : [""];
   const samples = languages.map(async (language) => ({
-    release: await formatsOf(`${name}.${TAG}.${language}1080p.WEB.H264-GRP`),
-    file: await formatsOf(`${name}.FRENCH.${language}1080p.WEB.H264-GRP`),
+    tagged: await formatsOf(`${TAG} ${language}`),
+    untagged: await formatsOf(language),
+    file: await formatsOf(`FRENCH ${language}`),
   }));
   return await Promise.all(samples);
 }
 
-/** Asks all enabled indexers at once for their latest releases, and prints a line for each, in Prowlarr's order. */
-async function checkIndexers(config: Config, report: Report): Promise<void> {
-  type Indexer = { id: number; name?: string; enable: boolean };
-  const indexers = objectsOf(await askProwlarr<Indexer[]>(config, "indexer")).filter(({ enable }) => enable);
-  if (indexers.length === 0) return report("✗", "Prowlarr has no enabled indexer: add one that reports languages.");
-  print("The latest releases of each indexer:");
-  const names = indexers.map(({ id, name }) => [String(id), String(name ?? "")] as const);
-  const idWidth = Math.max(...names.map(([id]) => id.length));
-  const nameWidth = Math.max(...names.map(([, name]) => name.length));
-  const answers = await Promise.all(indexers.map(({ id }) => askIndexer(config, id)));
-  for (const [n, [id, name]] of names.entries())
-    print(withoutKeys(`  ${id.padStart(idWidth)}  ${name.padEnd(nameWidth)}  ${answers[n]!.line}`, config));
-
-  const reporting = answers.filter(({ reported }) => reported > 0).length;
-  const silent = answers.filter(({ items }) => items === 0).length;
-  const sum = `${reporting} of ${indexers.length} report languages`;
-  if (reporting > 0) report("✓", `${sum}.`);
-  else if (silent > 0) report("?", `${sum}, but ${silent} gave no releases: run the check again later.`);
-  else report("✗", "No enabled indexer reports languages: the proxy is of use only with one that does.");
+/** The indexers that a client asks, and that Prowlarr gave it: their address ends in a number. */
+async function readIndexers(api: Api, { serverAt }: Asking): Promise<ClientApi["indexers"]> {
+  const uses = ["enableRss", "enableAutomaticSearch", "enableInteractiveSearch"];
+  const indexers: any[] = await api("indexer");
+  const ours = indexers.flatMap(async (indexer) => {
+    const [, server] = /^(.*)\/\d+$/.exec(addressIn(indexer, "baseUrl")) ?? [];
+    if (!server || !uses.some((use) => indexer[use] === true)) return [];
+    return { id: Number(indexer.id), name: text(indexer.name), server: await serverAt(server) };
+  });
+  return (await Promise.all(ours)).flat();
 }
 
-/** An indexer's latest releases: how many they are, how many of them report a language, and what to print of them. */
-type Latest = { items: number; reported: number; line: string };
+/** Lets a client test its indexers. If one is known not to answer, it is not asked: it would put that on hold. */
+async function readTests(indexers: ClientApi["indexers"], api: Api, asking: Asking): Promise<ClientApi["tests"]> {
+  const { own, timeout } = asking;
+  const mayAnswer = ({ who }: Server) => who === "proxy" || (who === "unknown" && own === "proxy");
+  if (!indexers.every(({ server }) => mayAnswer(server))) return "not asked";
+  // The client asks its indexers one after the other.
+  const tests: any[] = await api("indexer/testall", { method: "POST", timeout: 10 * timeout });
+  return new Map(tests.map(({ id, isValid, validationFailures: why }) => [Number(id), isValid ? "" : reasonOf(why)]));
+}
+
+function reasonOf(failures: any[]): string {
+  return withoutSecrets(failures.map(({ errorMessage }) => text(errorMessage)).join(" ")) || "its log says why.";
+}
+
+/** A client's own words without what looks like a key or password: in a URL, in JSON or in a header. */
+function withoutSecrets(words: string): string {
+  const named = /([\w-]*(?:key|pass\w*|token|secret)["']?(?:\s*[=:]\s*|%3D)["']?|[?&]r=|Bearer\s+)[^&\s"'%]+/gi;
+  return words.replace(named, "$1…").replace(/\/\/[^/\s@]+@/g, "//…@");
+}
+
+/** Asks Prowlarr's enabled indexers for their latest releases. */
+async function askIndexers(config: Config): Promise<Indexer[]> {
+  const indexers: any[] = await askProwlarrApi(config, "indexer");
+  const enabled = indexers.filter(({ enable }) => enable);
+  const late = new Problem(`no answer within ${config.timeout / 1000} s`);
+  const asked = enabled.map(async ({ id, name }) => ({
+    id: Number(id),
+    name: text(name),
+    latest: await askLatest(Number(id), config).catch((error) =>
+      error.name === "TimeoutError" ? late : problemOf(error, config),
+    ),
+  }));
+  return await Promise.all(asked);
+}
+
 /** A `language` attribute, whatever it says. */
 const LANGUAGE_ATTRIBUTE = /<(?:[^\s<>]*:)?attr\s[^<>]*["']\s*language\s*["']/i;
-/** Never throws. */
-async function askIndexer(config: Config, id: number): Promise<Latest> {
-  const nothing = (line: string): Latest => ({ items: 0, reported: 0, line });
+async function askLatest(id: number, config: Config): Promise<Latest> {
+  const { status, body } = await askBackend(config, `/${id}/api?t=search`);
+  if (status !== 200) throw new Problem(`Prowlarr answers ${status}: its log says why`);
+  const { items, french, tags } = tagFeed(body);
+  const parts = body.toString("latin1").split("</item");
+  const reported = parts.filter((part) => LANGUAGE_ATTRIBUTE.test(part)).length;
+  return { items, reported, french, tagged: tags.length };
+}
+
+/** A text in an answer. One that is longer than any name or reason is cut. */
+function text(value: unknown): string {
+  if (typeof value !== "string") throw new TypeError("not a text");
+  return value.length > 300 ? `${value.slice(0, 300)}…` : value;
+}
+
+/** An address in the settings of an application or indexer, without credentials and a final slash, or empty. */
+function addressIn({ fields }: { fields: any[] }, name: string): string {
+  const url = URL.parse(text(fields.find((field) => field.name === name)?.value ?? ""));
+  return url?.protocol.startsWith("http") ? (url.origin + url.pathname).replace(/\/+$/, "") : "";
+}
+
+type Question = { method?: "POST"; headers?: Record<string, string>; timeout: number };
+/** In bytes. 10,000 movies are 60 MiB. */
+const LARGEST_ANSWER = 128 * 1024 * 1024;
+/**
+ * Asks, and reads the whole answer. It must not be packed, because it could have any size once it is unpacked.
+ *
+ * @throws Problem for an answer that is too large, or what `fetch` throws if there is none
+ */
+async function ask(url: string, { timeout, headers, ...rest }: Question): Promise<{ status: number; body: Buffer }> {
+  const request = { ...DIRECT, ...rest, headers: { ...headers, "accept-encoding": "identity" }, decompress: false };
+  const response = await fetch(url, { ...request, signal: AbortSignal.timeout(timeout) });
+  const tooLarge = new Problem(`${url} answers more than ${LARGEST_ANSWER >> 20} MiB: see its log.`);
+  return { status: response.status, body: Buffer.from(await readWhole(response, LARGEST_ANSWER, tooLarge)) };
+}
+
+/** What a body says, or undefined if it is not JSON. */
+function parseJson(body: Buffer): any {
   try {
-    const response = await askBackend(config, `/${id}/api?t=search`);
-    if (!response.ok) return nothing(`Prowlarr answers ${response.status} ${response.statusText}: its log says why`);
-    const feed = Buffer.from(await readWhole(response));
-    const { items, french, tags } = tagFeed(feed);
-    if (items === 0) return nothing("no releases");
-    const parts = feed.toString("latin1").split("</item");
-    const reported = parts.filter((part) => LANGUAGE_ATTRIBUTE.test(part)).length;
-    const releases = `${String(items).padStart(3)} ${items === 1 ? "release" : "releases"}`;
-    const languages = reported
-      ? `${reported} report a language, ${french} French, ${tags.length} to be tagged`
-      : "none reports a language: the proxy can do nothing here";
-    return { items, reported, line: `${releases}, ${languages}` };
-  } catch (error) {
-    if ((error as Error).name === "TimeoutError") return nothing(`no answer within ${config.timeout / 1000} s`);
-    return nothing(problemOf(error, config).message);
+    return JSON.parse(body.toString());
+  } catch {
+    return undefined;
   }
 }
 
+/** Asks Prowlarr with BACKEND_API_KEY. */
+async function askBackend({ backend, apiKey, authorization, timeout }: Config, target: string) {
+  const headers = { "x-api-key": apiKey, ...(authorization && { authorization }) };
+  return await ask(backend + target, { headers, timeout });
+}
+
 /**
- * Asks Prowlarr's own API with BACKEND_API_KEY.
+ * Asks Prowlarr's own API.
  *
- * @throws Problem for an answer that isn't Prowlarr's, or what `fetch` throws if there is no answer
+ * @throws Problem for an answer that isn't Prowlarr's, or what `fetch` throws if there is none
  */
-async function askProwlarr<Answer>(config: Config, resource: string): Promise<Answer> {
-  const response = await askBackend(config, `/api/v1/${resource}`);
-  if (response.status === 401)
-    throw new Problem("Prowlarr refuses BACKEND_API_KEY: copy the key from Prowlarr → Settings → General.");
-  if (response.status === 503) throw new Problem("Prowlarr is still starting: try again in a minute.");
-  if (response.status === 508) throw LOOP;
-  const answer: any = await response.json().catch((error) => {
-    if (!(error instanceof SyntaxError)) throw error;
-  });
+async function askProwlarrApi(config: Config, resource: "system/status" | "applications" | "indexer"): Promise<any> {
+  const { backend, apiKey } = config;
+  const copyKey = "copy the key from Prowlarr → Settings → General.";
+  if (!apiKey) throw new Problem(`BACKEND_API_KEY is not set, so this ends here: ${copyKey}`);
+  const { status, body } = await askBackend(config, `/api/v1/${resource}`);
+  if (status === 401)
+    throw new Problem(`${backend} refuses BACKEND_API_KEY: see that this is Prowlarr's address, and ${copyKey}`);
+  if (status === 503) throw new Problem("Prowlarr is still starting: try again in a minute.");
+  if (status === 508) throw LOOP;
+  const answer = parseJson(body);
   const isProwlarr = resource === "system/status" ? answer?.appName === "Prowlarr" : Array.isArray(answer);
-  if (!response.ok || !isProwlarr)
-    throw new Problem(
-      `${config.backend} answers (${response.status}), but not as Prowlarr does: set BACKEND_URL to Prowlarr's address, with its URL base.`,
-    );
-  return answer;
+  if (status === 200 && isProwlarr) return answer;
+  throw new Problem(
+    `${backend} answers (${status}), but not as Prowlarr does: set BACKEND_URL to Prowlarr's address, with its URL base.`,
+  );
 }
 
-async function askBackend(config: Config, target: string): Promise<Response> {
-  const { backend, apiKey, authorization, timeout } = config;
-  const headers = { "x-api-key": apiKey, "accept-encoding": "gzip", ...(authorization && { authorization }) };
-  const signal = AbortSignal.timeout(timeout);
-  return unpacked(await fetch(backend + target, { ...DIRECT, headers, signal, decompress: false }), config);
+/** Asks a Sonarr's or Radarr's API. Undefined if it refuses the key. */
+async function askClientApi(address: string, resource: string, question: Question): Promise<any> {
+  const { status, body } = await ask(`${address}/api/v3/${resource}`, question);
+  if (status === 401) return undefined;
+  if (status === 503) throw new Problem(`${address} is still starting: try again in a minute.`);
+  const answer = parseJson(body);
+  // A test that finds a fault has status 400, and says in a list what it is.
+  if (answer && (status === 200 || Array.isArray(answer))) return answer;
+  throw new Problem(`${address} answers ${status} to ${resource.replace(/\?.*/, "")}: see its log.`);
 }
 
-/** Whether a proxy like this one answers at an address: Prowlarr has no `/health`. Undefined if nothing answers. */
-async function isProxy(address: string): Promise<boolean | undefined> {
-  const signal = AbortSignal.timeout(5000);
-  const response = await fetch(`${address}/health`, { ...DIRECT, signal }).catch(() => undefined);
-  const health: any = await response?.json().catch(() => null);
-  return response?.ok && health?.status === "ok";
+/** What an answer is that has not the fields that it should have. */
+const oddAnswer = (address: string) =>
+  new Problem(`the answer from ${address} is not one that this check understands: update both.`);
+
+function prowlarrProblem(error: unknown, config: Config): Problem {
+  const isOdd = !(error instanceof Problem || (error as NodeJS.ErrnoException).code);
+  return isOdd ? oddAnswer(config.backend) : problemOf(error, config);
+}
+
+/** Why a client can't be asked, or its answer not be read. */
+function clientProblem(error: unknown, { name: client, kind, address }: Application): Problem {
+  if (error instanceof Problem) return error;
+  const { name, code } = error as NodeJS.ErrnoException;
+  const server = `"${kind} Server" (Prowlarr → Settings → Apps → ${client})`;
+  if (!address) return new Problem(`Prowlarr has no address for it: set ${server}.`);
+  if (!code) return oddAnswer(address);
+  const hint = isLocal(address) ? ` In a container, that is the container itself: write the NAS's in ${server}.` : "";
+  const reason = typeof code === "string" ? code : name;
+  return new Problem(`${address} gives no answer here (${reason}), so the check can't see its settings.${hint}`);
+}
+
+// Judging: from what the check knows to its lines. ✓ is right, ✗ says what to do, ? can't be seen from here. Each
+// function is about one thing that may be wrong.
+
+/** The lines of the check, in the order in which to act on them. */
+export function* judge(world: World): Generator<string> {
+  const { backend, prowlarr } = world;
+  yield judgeProxy(world);
+  if (prowlarr instanceof Problem) return yield `✗ ${prowlarr.message}`;
+  const { version, clients, indexers } = prowlarr;
+  yield `✓ Prowlarr ${version} at ${backend} accepts BACKEND_API_KEY.`;
+  if (clients.length === 0)
+    yield '✗ Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with the proxy as "Prowlarr Server".';
+  for (const client of clients) yield* judgeClient(client, clients);
+  if (indexers instanceof Problem) yield `✗ ${indexers.message}`;
+  else yield* judgeIndexers(indexers);
+}
+
+function judgeProxy({ port, own, statusThroughProxy, prowlarr }: World): string {
+  if (own === "other")
+    return `✗ Something else answers on port ${port}, not the proxy: set PORT to the proxy's port, or find that program with "sudo ss -ltnp" and stop it.`;
+  if (own !== "proxy") return `✗ No proxy answers on port ${port}: start it, or set PORT to its port.`;
+  if (!(prowlarr instanceof Problem) && statusThroughProxy !== 200)
+    return `✗ The proxy on port ${port} does not reach Prowlarr, but this check does: restart it, because its settings are older.`;
+  return `✓ The proxy answers on port ${port}.`;
+}
+
+function* judgeClient(client: Client, clients: Client[]): Generator<string> {
+  const { name, api } = client;
+  const isSeen = typeof api !== "string" && !(api instanceof Problem);
+  if (isSeen) {
+    yield* judgeProfiles(client, api);
+    return yield* judgeWay(client, api);
+  }
+  yield api instanceof Problem ? `? ${name}: ${api.message}` : judgeKey(client, clients);
+  yield* judgeServer(client);
+}
+
+function judgeKey({ name, kind, address, api }: Client, clients: Client[]): string {
+  const variable = `${kind.toUpperCase()}_API_KEY`;
+  const isAlone = clients.filter((client) => client.kind === kind).length === 1;
+  const behind = isAlone ? "" : ", behind the other's with a comma between them";
+  const copy = `copy its key from ${kind} → Settings → General into ${variable}${behind}.`;
+  if (api === "key refused") return `✗ ${name}: ${address} refuses ${variable}: ${copy}`;
+  return `✗ ${name}: the check can't see whom it asks, nor what the tag brings there: ${copy}`;
+}
+
+const INCREMENT = "Minimum Custom Format Score Increment";
+
+function* judgeProfiles(client: Client, { profiles }: ClientApi): Generator<string> {
+  const used = profiles.filter(({ isUsed }) => isUsed);
+  const scoring = profiles.filter((profile) => pointsIn(profile) > 0);
+  // Any profile may come into use in an empty library. There it is enough if the tag brings points in one.
+  const judged = [used, scoring, profiles].find((list) => list.length > 0) ?? [];
+  const without = judged.filter((profile) => pointsIn(profile) <= 0).map(({ name }) => `"${name}"`);
+  if (without.length > 0) {
+    const where = `${client.name}, profile${without.length > 1 ? "s" : ""} ${without.join(", ")}`;
+    yield `✗ ${where}: the tag brings no points: give TRaSH Guides' custom format VFF a score there, such as 1800 (Settings → Profiles).`;
+  }
+  for (const profile of judged) {
+    if (pointsIn(profile) > 0) yield judgePoints(client, profile);
+    yield* judgeLanguage(client, profile);
+  }
+}
+
+/** What the tag brings at the most. */
+function pointsIn({ scores }: Profile): number {
+  return Math.max(...scores.map(({ tagged, untagged }) => tagged - untagged));
+}
+
+/**
+ * Judges whether the client would download a release again for what the tag brings in a profile.
+ *
+ * The tag is in the search result and not in the file. So once it has the file, the client may find that the very same
+ * release has more points. It downloads that again if the gain is at least the increment, and the file is below the
+ * cutoff (UpgradableSpecification, in both; tried in Sonarr 5 and Radarr 6).
+ */
+function judgePoints({ name, kind }: Client, profile: Profile): string {
+  const { scores, upgradeAllowed, increment, cutoff, minimum } = profile;
+  const points = pointsIn(profile) === 1 ? "1 point" : `${pointsIn(profile)} points`;
+  const brings = `${name}, profile "${profile.name}": the tag brings ${points}`;
+  const isRefused = scores.every(({ untagged }) => untagged < minimum);
+  const refused = isRefused ? ` Releases below ${minimum} points are refused.` : "";
+  const isAgain = ({ tagged, file }: Sample<number>) => tagged - file >= Math.max(increment ?? 1, 1) && file < cutoff;
+  if (!upgradeAllowed || !scores.some(isAgain))
+    return `✓ ${brings}, and no release is downloaded twice for them.${refused}`;
+  const lost = Math.max(...scores.map(({ tagged, file }) => tagged - file));
+  const again = `or the same release is downloaded again and again, because its file has ${lost} fewer.${refused}`;
+  if (increment === undefined) return `✗ ${brings}, and this ${kind} has no ${INCREMENT}: update it, ${again}`;
+  return `✗ ${brings}: set ${INCREMENT} to ${lost + 1} (now ${increment}), ${again}`;
+}
+
+/** An indexer that reports French alone makes the release French alone, whatever its original language is. */
+function* judgeLanguage(client: Client, { name, language }: Profile): Generator<string> {
+  if (["", "Any", "French"].includes(language)) return;
+  const change = `set Language to French, or to Any if your custom formats sort the languages (now ${language})`;
+  yield `✗ ${client.name}, profile "${name}": ${change}, or a release that its indexer calls French alone is rejected.`;
+}
+
+/** What to set for a client in Prowlarr. */
+const inApps = (settings: string, name: string) =>
+  `set ${settings} (Prowlarr → Settings → Apps → ${name}), then press Sync App Indexers.`;
+const fullSync = (name: string) => inApps('"Sync Level" to Full Sync', name);
+
+/** Judges "Prowlarr Server". What can't be reached from here may be right. */
+function* judgeServer({ name, server: { address, who }, isFullSync }: Client): Generator<string> {
+  if (who === "proxy" || who === "unknown") return;
+  const both = `"Prowlarr Server" to the proxy's address${isFullSync ? "" : ', and "Sync Level" to Full Sync'}`;
+  const set = inApps(both, name);
+  const gives = `Prowlarr gives ${name} the address ${address}`;
+  if (!address) yield `✗ Prowlarr gives ${name} no address that begins with http://: ${set}`;
+  else if (who === "other") yield `✗ ${gives}, which is not the proxy: ${set}`;
+  else yield `✗ ${gives}, where nothing answers: if it is the proxy's, start that; if not, ${set}`;
+}
+
+/** Judges whether a client asks the proxy for each of Prowlarr's indexers, and gets an answer. */
+function* judgeWay(client: Client, api: ClientApi): Generator<string> {
+  const { name, server, isFullSync } = client;
+  const { indexers } = api;
+  // What can't be reached from here is the proxy if Prowlarr gives that address, and the client gets an answer there.
+  const mayBeProxy = ({ who, address }: Server) => who === "proxy" || (who === "unknown" && address === server.address);
+  const past = indexers.filter(({ server }) => !mayBeProxy(server));
+  const isSetByHand = !isFullSync && indexers.length > 0 && past.length === 0;
+  const faults = isSetByHand ? [] : [...judgeServer(client)];
+  if (faults.length > 0) return yield* faults;
+  const sync = isFullSync ? "press Sync App Indexers in Prowlarr (Settings → Apps)." : fullSync(name);
+  if (indexers.length === 0) return yield `✗ ${name} has no indexer of Prowlarr's: ${sync}`;
+  for (const [address, those] of Map.groupBy(past, ({ server }) => server.address))
+    yield `✗ ${name} asks ${address}, which is not the proxy, for ${nameAll(those)}: ${sync} If that changes nothing, delete what it asks there under its Settings → Indexers, and sync again.`;
+  if (past.length === 0) yield* judgeTests(client, api);
+}
+
+/** Judges what a client's own test of its indexers told. */
+function* judgeTests({ name }: Client, { version, indexers, tests }: ClientApi): Generator<string> {
+  if (tests === "not asked") return yield `? ${name} is not asked to test its indexers while no proxy answers.`;
+  if (tests instanceof Problem) return yield `? ${name}: ${tests.message}`;
+  const reasonFor = (id: number) => tests.get(id) ?? "it was not tested, and its log says why.";
+  const failed = indexers.filter(({ id }) => reasonFor(id));
+  for (const [reason, those] of Map.groupBy(failed, ({ id, server }) => explain(reasonFor(id), server, name)))
+    yield `✗ ${name} gets no answer from ${those[0]!.server.address} for ${nameAll(those)}: ${reason}`;
+  const all = indexers.length === 1 ? "its one indexer" : `all of its ${indexers.length} indexers`;
+  if (failed.length === 0) yield `✓ ${name} ${version} asks the proxy for ${all}, and gets answers.`;
+}
+
+/** Why a test failed: the client's own words, and what they leave out. */
+function explain(reason: string, { address }: Server, name: string): string {
+  const setServer = inApps('"Prowlarr Server" to the proxy\'s address on your network', name);
+  // Without a status ([502:BadGateway]) nobody answered, and the client speaks of DNS and IPv6.
+  if (isLocal(address) && !/\[\d{3}:/.test(reason))
+    return `${reason} In a container, that address is the container itself: ${setServer}`;
+  return /\[(?:404|502):/.test(reason) ? `${reason} If the proxy's settings were changed, restart it.` : reason;
+}
+
+/** One indexer by its name, or how many there are: a line for each of many would hide the other lines. */
+function nameAll(indexers: { name: string }[]): string {
+  const first = indexers[0]!.name;
+  return indexers.length === 1 ? first : `${indexers.length} indexers (the first is ${first})`;
+}
+
+/** The list of Prowlarr's indexers and its sum. */
+export function* judgeIndexers(indexers: Indexer[]): Generator<string> {
+  if (indexers.length === 0) return yield "✗ Prowlarr has no enabled indexer: add one that reports languages.";
+  yield "The latest releases of each indexer:";
+  const idWidth = Math.max(...indexers.map(({ id }) => String(id).length));
+  const nameWidth = Math.max(...indexers.map(({ name }) => name.length));
+  for (const { id, name, latest } of indexers)
+    yield `  ${String(id).padStart(idWidth)}  ${name.padEnd(nameWidth)}  ${describeLatest(latest)}`;
+
+  const withReleases = indexers.flatMap(({ latest }) =>
+    latest instanceof Problem || latest.items === 0 ? [] : latest,
+  );
+  const reporting = withReleases.filter(({ reported }) => reported > 0).length;
+  const silent = indexers.length - withReleases.length;
+  const sum = `${reporting} of ${indexers.length} report languages`;
+  if (reporting > 0) yield `✓ ${sum}.`;
+  else if (silent > 0) yield `? ${sum}, but ${silent} gave no releases: run this again later.`;
+  else yield "✗ No enabled indexer reports languages: the proxy is of use only with one that does.";
+}
+
+function describeLatest(latest: Asked<Latest>): string {
+  if (latest instanceof Problem) return latest.message;
+  const { items, reported, french, tagged } = latest;
+  if (items === 0) return "no releases";
+  const releases = `${String(items).padStart(3)} ${items === 1 ? "release" : "releases"}`;
+  if (reported === 0) return `${releases}, none reports a language: the proxy can do nothing here`;
+  return `${releases}, ${reported} report a language, ${french} French, ${tagged} to be tagged`;
+}
+
+// Printing.
+
+/**
+ * Checks the whole way, and prints what it finds.
+ *
+ * @returns whether there is nothing to fix
+ */
+async function check(config: Config): Promise<boolean> {
+  print("Asking the proxy, Prowlarr, Sonarr and Radarr …");
+  const lines = [...judge(await askAll(inHaste(config)))];
+  for (const line of lines) print(withoutKeys(line, config));
+  const faults = lines.filter((line) => line.startsWith("✗")).length;
+  const isUnsure = lines.some((line) => line.startsWith("?"));
+  if (faults > 0) print(`✗ ${faults} ${faults === 1 ? "thing" : "things"} to fix, from the top down.`);
+  else print(isUnsure ? "? Nothing to fix, but not all could be seen: see the lines with ?." : "✓ All is well.");
+  return faults === 0;
+}
+
+/**
+ * Prints what Prowlarr's indexers report.
+ *
+ * @throws Problem if Prowlarr can't be asked
+ */
+async function listIndexers(config: Config): Promise<void> {
+  const indexers = await askIndexers(inHaste(config)).catch((error) => {
+    throw prowlarrProblem(error, config);
+  });
+  for (const line of judgeIndexers(indexers)) print(withoutKeys(line, config));
+}
+
+/** Someone is waiting for the result, so nobody gets more than 30 seconds for an answer. */
+const inHaste = (config: Config): Config => ({ ...config, timeout: Math.min(config.timeout, 30_000) });
+
+/** A line without keys: someone may have put one in a name. Prowlarr, Sonarr and Radarr make them of 32 hex digits. */
+function withoutKeys(line: string, { apiKey, clientKeys }: Config): string {
+  const keys = [apiKey, ...clientKeys.Sonarr, ...clientKeys.Radarr].filter((key) => key.length >= 8);
+  return line.replace(new RegExp(["[\\da-f]{32,}", ...keys.map(RegExp.escape)].join("|"), "gi"), "…");
 }
 
 // ─── Command line ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -1458,7 +1629,8 @@ async function isProxy(address: string): Promise<boolean | undefined> {
 const HELP = `language-tag-proxy ${version}: writes an indexer's language attribute into release titles
 
   language-tag-proxy                  serve (see Configuration)
-  language-tag-proxy --check          check the whole way from Sonarr and Radarr to each indexer, and say what to fix
+  language-tag-proxy --indexers       before an installation: list which of Prowlarr's indexers report languages
+  language-tag-proxy --check          after it: check the whole way from Sonarr and Radarr to each indexer, and say what to do
   language-tag-proxy --title TITLE…   show what a French release of that title becomes, and why; - reads titles from stdin
   language-tag-proxy --demo           serve a small sample feed, to try the proxy without Prowlarr
   language-tag-proxy --health         ask a running proxy whether it answers; exits with 0 or 1
@@ -1466,7 +1638,7 @@ const HELP = `language-tag-proxy ${version}: writes an indexer's language attrib
 
 Configuration, from the environment:
   BACKEND_URL      Prowlarr's address, such as http://prowlarr:9696 (required)
-  BACKEND_API_KEY  Prowlarr's key, used only by --check
+  BACKEND_API_KEY  Prowlarr's key, used only by --indexers and --check
   SONARR_API_KEY   Sonarr's key, used only by --check; several are separated by commas
   RADARR_API_KEY   Radarr's key, likewise
   PORT             where to listen (8080)
@@ -1482,10 +1654,12 @@ async function main([option, ...rest]: string[]): Promise<void> {
       return demo();
     case "--title":
       return explainTitles(rest);
+    case "--indexers":
+      return listIndexers(readConfig(process.env));
     case "--check":
       process.exit((await check(readConfig(process.env))) ? 0 : 1);
     case "--health":
-      process.exit((await isProxy(`http://127.0.0.1:${readPort(process.env)}`)) ? 0 : 1);
+      process.exit((await whoAnswers(`http://127.0.0.1:${readPort(process.env)}`)) === "proxy" ? 0 : 1);
     case "--version":
       return console.log(version);
     case "--help":
