@@ -85,6 +85,8 @@ function readBackend(address: string): Pick<Config, "backend" | "urlBase" | "aut
   const example = "such as http://prowlarr:9696 or http://nas:9696/prowlarr";
   if (!address) throw new Problem(`BACKEND_URL is not set: it must be Prowlarr's address, ${example}.`);
   if (/^["']|["']$/.test(address)) throw new Problem(`BACKEND_URL must be without quotation marks, ${example}.`);
+  if (/\s/.test(address))
+    throw new Problem(`BACKEND_URL must be an address alone, without a comment or spaces, ${example}.`);
   const url = URL.parse(address);
   if (!url || !/^https?:$/.test(url.protocol))
     throw new Problem(`BACKEND_URL must begin with http:// or https:// and be Prowlarr's address, ${example}.`);
@@ -1454,7 +1456,7 @@ function* judgeProfiles(client: Client, { profiles }: ClientApi): Generator<stri
   const without = judged.filter((profile) => pointsIn(profile) <= 0).map(({ name }) => `"${name}"`);
   if (without.length > 0) {
     const where = `${client.name}, profile${without.length > 1 ? "s" : ""} ${without.join(", ")}`;
-    yield `✗ ${where}: the tag brings no points: give TRaSH Guides' custom format VFF a score there, such as 1800 (Settings → Profiles).`;
+    yield `✗ ${where}: the tag brings no points: give TRaSH Guides' custom format VFF a score there, such as 1800, and set ${INCREMENT} to one more, such as 1801 (Settings → Profiles).`;
   }
   for (const profile of judged) {
     if (pointsIn(profile) > 0) yield judgePoints(client, profile);
