@@ -458,7 +458,7 @@ export interface TaggedFeed {
 /** A search finds 100 releases, rarely 5,000. To read the titles of many more would hold up everybody else. */
 const MOST_ITEMS = 20_000;
 /** How many elements may go to fast-xml-parser. It takes some 10 µs for each, and a hostile feed may hold a million. */
-const MOST_UNUSUAL = 20_000;
+const MOST_PARSED = 20_000;
 
 /**
  * Finds the tags for the French releases of a search response: the items with a `language` attribute that says French.
@@ -470,8 +470,8 @@ const MOST_UNUSUAL = 20_000;
 export function tagFeed(bytes: Uint8Array, onFrench?: (title: string, decision: Decision) => void): TaggedFeed {
   const feed = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const result: TaggedFeed = { items: 0, french: 0, tags: [] };
-  let unusual = 0;
-  const isFrenchElement = (attributes: string) => unusual++ < MOST_UNUSUAL && isFrench(languageIn(attributes));
+  let parsed = 0;
+  const isFrenchElement = (attributes: string) => parsed++ < MOST_PARSED && isFrench(languageIn(attributes));
   for (const item of itemsOf(feed)) {
     result.items++;
     if (result.items > MOST_ITEMS) return { items: result.items, french: 0, tags: [] };
@@ -490,11 +490,11 @@ export function tagFeed(bytes: Uint8Array, onFrench?: (title: string, decision: 
 
 /** The content of an item that has an end. */
 type Item = Span & {
-  /** The part of the feed that `start` and `end` are indexes into, and where that begins in the feed. */
+  /** The part of the feed that the indexes are for, and where it begins in the feed. */
   part: string;
   offset: number;
-  /** The title as the feed writes it, if it comes first and is only text. Then `start` is right behind it. */
-  title: string | undefined;
+  /** Its title, if that comes first and is only text. */
+  title: Span | undefined;
   /** Whether a language that is written as Prowlarr does says French. */
   isFrench: boolean;
   /** The attributes of elements for a language that are written in another way. */
@@ -510,7 +510,7 @@ function* itemsOf(feed: Buffer): Generator<Item> {
   for (;;) {
     const part = feed.toString("latin1", offset, offset + length);
     let end = 0;
-    for (const item of itemsIn(part, offset)) {
+    for (const item of itemsOfPart(part, offset)) {
       yield item;
       end = item.end;
     }
@@ -521,42 +521,49 @@ function* itemsOf(feed: Buffer): Generator<Item> {
   }
 }
 
-/**
- * A comment, a CDATA section, a DOCTYPE or a processing instruction other than `<?xml …?>`, behind its `<`. Nothing in
- * it is markup. An unclosed one goes to the end.
- */
-const SECTION = String.raw`(?:!--[^]*?(?:-->|$)|!\[CDATA\[[^]*?(?:\]\]>|$)|!DOCTYPE[^[>]*(?:\[[^]*?(?:\]\s*>|$)|>|$)|\?(?!xml\s)[^]*?(?:\?>|$))`;
+/** Behind a `<`: a comment, a CDATA section, a DOCTYPE, a processing instruction. Nothing in it is markup. An unclosed one goes to the end. */
+const SECTION = String.raw`(?:!--[^]*?(?:-->|$)|!\[CDATA\[[^]*?(?:\]\]>|$)|!DOCTYPE[^[>]*(?:\[[^]*?(?:\]\s*>|$)|>|$)|\?[^]*?(?:\?>|$))`;
 /** `item>`, with its title if that comes first and is only text, as Prowlarr writes it: `item> <title>Film.2019` */
 const ITEM = String.raw`(item)(?:\s[^<>]*)?(?<!\/)>(?:\s*<title>([^<]*)(?=<\/title>))?`;
 /** `/item>` or `/item >`, but not `/items>` */
 const ITEM_END = String.raw`(\/item)[\s>]`;
-/** The attributes of an element. No more than a hundred, so that the pattern gives up on a hostile one. */
+/**
+ * The attributes of an element, no more than a hundred. Without a limit, the engine takes seconds for a million of them,
+ * and then finds nothing.
+ */
 const ATTRIBUTES = `[^<>"']*(?:(?:"[^"<]*"|'[^'<]*')[^<>"']*){0,100}`;
-/** How most `attr` elements go on: with another name, or with a language that has no f, as each FRENCH_WORD has. */
-const NOT_FRENCH = String.raw`name="(?:[^lL\s]|language" value="[^"<&fF]*")`;
+/**
+ * How most `attr` elements go on: with another name, or with a language that has no f, as each of FRENCH_WORDS has. They
+ * are passed over, which halves the time for a large feed, and changes nothing else.
+ */
+const CANNOT_BE_FRENCH = String.raw`name="(?:[^lL\s]|language" value="[^"<&fF]*")`;
 /**
  * `newznab:attr name="language" value="French"`, as Prowlarr writes it, or else any attributes, such as those of
  * `attr value='&#70;rench' name = 'language'`
  */
-const LANGUAGE = String.raw`(?:[^\s<>/"'!?:]*:)?attr\s(?!${NOT_FRENCH})(?:name="language" value="([^"<&]*)"|(${ATTRIBUTES}))`;
+const LANGUAGE = String.raw`(?:[^\s<>/"'!?:]*:)?attr\s(?!${CANNOT_BE_FRENCH})(?:name="language" value="([^"<&]*)"|(${ATTRIBUTES}))`;
 const LANDMARK = new RegExp(`<(?:${ITEM}|${ITEM_END}|${LANGUAGE}|${SECTION})`, "g");
 
 /** In bytes, as the feed writes it. No `attr` element is longer, and no title, even in references such as `&#233;`. */
 const LONGEST_TEXT = 10 * LONGEST_TITLE;
 /** The items in a part of a feed. */
-function* itemsIn(part: string, offset: number): Generator<Item> {
+function* itemsOfPart(part: string, offset: number): Generator<Item> {
   let item: Item | undefined;
   LANDMARK.lastIndex = 0;
   for (let landmark; (landmark = LANDMARK.exec(part));) {
-    const { 1: isStart, 2: title, 3: isEnd, 4: language, 5: attributes } = landmark;
-    if (isStart) item ??= { part, offset, start: LANDMARK.lastIndex, end: 0, title, isFrench: false, unusual: [] };
-    else if (!item) continue;
-    else if (isEnd) {
+    // The groups of ITEM, ITEM_END and LANGUAGE, in their order.
+    const { 1: itemStart, 2: title, 3: itemEnd, 4: language, 5: attributes } = landmark;
+    const end = LANDMARK.lastIndex;
+    if (itemStart) {
+      const place = title === undefined ? undefined : { start: end - title.length, end };
+      item = { part, offset, start: end, end, title: place, isFrench: false, unusual: [] };
+    } else if (!item) continue;
+    else if (itemEnd) {
       item.end = landmark.index;
       yield item;
       item = undefined;
     } else if (language) item.isFrench ||= isFrench(decodeBytes(language));
-    else if (attributes && mayBeLanguage(attributes) && item.unusual.length < MOST_UNUSUAL)
+    else if (attributes && mayBeLanguage(attributes) && item.unusual.length < MOST_PARSED)
       item.unusual.push(attributes);
   }
 }
@@ -581,7 +588,7 @@ function languageIn(attributes: string): string {
 const XML_TAG = new RegExp(String.raw`<(?:(\/?)([^\s<>/"'!?]+)(?=[\s/>])${ATTRIBUTES}>|${SECTION})`, "g");
 /** Where the item's own title is: the content of the first `<title>` that is in no other element. */
 function findTitle({ part, start, end, title }: Item): Span | undefined {
-  if (title !== undefined) return { start: start - title.length, end: start };
+  if (title) return title;
   let depth = 0;
   let titleStart = 0;
   for (const { 0: tag, 1: slash, 2: name, index } of part.slice(start, end).matchAll(XML_TAG)) {
@@ -1053,9 +1060,9 @@ function errorResponse({ status, message }: Problem, isSearch: boolean): Respons
 export type World = Pick<Config, "port" | "backend"> & {
   /** Who answers on that port. */
   own: Who;
-  /** The status of Prowlarr's answer by way of that port, or 0. */
-  statusThroughProxy: number;
-  prowlarr: Asked<{ version: string; clients: Client[]; indexers: Asked<Indexer[]> }>;
+  /** Whether Prowlarr answers by way of that port. */
+  reachesProwlarr: boolean;
+  prowlarr: Asked<{ version: string; clients: Client[]; indexers: Indexer[] }>;
 };
 /** What was asked for, or why it can't be had. A fault in one place costs one line, not the rest of the check. */
 type Asked<Fact> = Fact | Problem;
@@ -1098,13 +1105,13 @@ export type Profile = {
   language: string;
   scores: Sample<number>[];
 };
-/** Something of a release with the tag, of the same one without it, and of the file of either. */
+/** Something of a release with the tag, of the same one without, and of the file that the client has afterwards. */
 type Sample<Thing> = { tagged: Thing; untagged: Thing; file: Thing };
 /** An enabled indexer of Prowlarr's: its latest releases, and how many report a language, are French, get the tag. */
 export type Indexer = { id: number; name: string; latest: Asked<Latest> };
 type Latest = { items: number; reported: number; french: number; tagged: number };
 
-// Asking: all programs at once, and nobody twice for the same.
+// Asking: everybody at once, and nobody twice for the same.
 
 /** What the functions that ask go by. */
 type Asking = Config & { own: Who; serverAt: (address: string) => Promise<Server> };
@@ -1115,26 +1122,26 @@ async function askAll(config: Config): Promise<World> {
   const own = await whoAnswers(here);
   const servers = new Map<string, Promise<Server>>();
   const serverAt = (address: string) => servers.getOrInsertComputed(address, () => findServer(address, own, config));
-  const [prowlarr, statusThroughProxy] = await Promise.all([
+  // Only a proxy gets to see Prowlarr's key.
+  const byProxy = own === "proxy" && askProwlarrApi({ ...config, backend: here }, "system/status");
+  const [prowlarr, reachesProwlarr] = await Promise.all([
     askProwlarr({ ...config, own, serverAt }).catch((error) => prowlarrProblem(error, config)),
-    askBackend({ ...config, backend: here, authorization: "" }, "/api/v1/system/status")
-      .then(({ status }) => status)
-      .catch(() => 0),
+    Promise.resolve(byProxy).then(Boolean, () => false),
   ]);
-  return { port, backend, own, statusThroughProxy, prowlarr };
+  return { port, backend, own, reachesProwlarr, prowlarr };
 }
 
 /** Who answers at an address in the settings of Prowlarr or a client. */
 async function findServer(address: string, own: Who, { port, backend }: Config): Promise<Server> {
   if (!address) return { address, who: "other" };
   const who = await whoAnswers(address);
-  const portOf = (url: string) => URL.parse(url)?.port || URL.parse(url)?.protocol;
+  const portOf = (url: string) => URL.parse(url)?.port;
   if (who === "proxy") return { address, who };
-  // Prowlarr itself, perhaps by a name that only the client knows.
-  if (portOf(address) === portOf(backend)) return { address, who: "other" };
-  // The proxy, perhaps, once it runs; and localhost is another system for each container.
-  const mayBeProxy = (own !== "proxy" && portOf(address) === String(port)) || (who === "nobody" && isLocal(address));
-  return { address, who: mayBeProxy ? "unknown" : who };
+  // Prowlarr's own port, perhaps with a name that only the client knows.
+  if (portOf(address) && portOf(address) === portOf(backend)) return { address, who: "other" };
+  // The proxy's own port, where it may run later; and localhost is another system for each container.
+  const isOpen = (own !== "proxy" && portOf(address) === String(port)) || (who === "nobody" && isLocal(address));
+  return { address, who: isOpen ? "unknown" : who };
 }
 
 /** Who answers at an address. Prowlarr has no `/health`. */
@@ -1150,14 +1157,18 @@ async function whoAnswers(address: string): Promise<Who> {
 }
 
 async function askProwlarr(asking: Asking): Promise<World["prowlarr"]> {
-  const [{ version }, applications, indexers] = await Promise.all([
+  const [{ version }, indexers, clients] = await Promise.all([
     askProwlarrApi(asking, "system/status"),
-    askProwlarrApi(asking, "applications"),
-    askIndexers(asking).catch((error) => prowlarrProblem(error, asking)),
+    askIndexers(asking),
+    askClients(asking),
   ]);
-  const ours: any[] = applications.filter(({ implementation }: any) => /^(?:Sonarr|Radarr)$/.test(implementation));
-  const clients = await Promise.all(ours.map((application) => askClient(application, asking)));
   return { version: text(version), clients, indexers };
+}
+
+async function askClients(asking: Asking): Promise<Client[]> {
+  const applications: any[] = await askProwlarrApi(asking, "applications");
+  const ours = applications.filter(({ implementation }) => /^(?:Sonarr|Radarr)$/.test(implementation));
+  return await Promise.all(ours.map((application) => askClient(application, asking)));
 }
 
 async function askClient(settings: any, asking: Asking): Promise<Client> {
@@ -1205,15 +1216,15 @@ async function readApi(application: Application, version: string, api: Api, aski
 function readProfile(profile: any, works: any[], samples: Sample<number[]>[]): Profile {
   const items: any[] = profile.formatItems;
   const score = (formats: number[]) =>
-    items.reduce((sum, item) => sum + (formats.includes(item.format) ? Number(item.score) : 0), 0);
+    items.reduce((sum, item) => sum + (formats.includes(item.format) ? number(item.score) : 0), 0);
   const increment = profile.minUpgradeFormatScore;
   return {
     name: text(profile.name),
     isUsed: works.some(({ qualityProfileId }) => qualityProfileId === profile.id),
     upgradeAllowed: profile.upgradeAllowed === true,
-    cutoff: Number(profile.cutoffFormatScore),
-    minimum: Number(profile.minFormatScore),
-    increment: increment === undefined ? undefined : Number(increment),
+    cutoff: number(profile.cutoffFormatScore),
+    minimum: number(profile.minFormatScore),
+    increment: increment === undefined ? undefined : number(increment),
     language: text(profile.language?.name ?? ""),
     scores: samples.map((sample) => ({
       tagged: score(sample.tagged),
@@ -1229,13 +1240,16 @@ function readProfile(profile: any, works: any[], samples: Sample<number[]>[]): P
  * as TRaSH's "Language: Original + French" compare with it.
  */
 async function readSamples(kind: Client["kind"], works: any[], api: Api): Promise<Sample<number[]>[]> {
-  const work = works.find(({ originalLanguage: language }) => language && !/^(?:Unknown|French)$/.test(language.name));
+  const work = works.find(
+    // What is only announced may have no year, and the client can't read a title without one.
+    ({ year, originalLanguage: language }) => year !== 0 && language && !/^(?:Unknown|French)$/.test(language.name),
+  );
   const { title, year } = work ?? { title: "Name", year: 2019 };
-  const start = `${text(title)} ${kind === "Radarr" ? Number(year) : "S01E01"}`;
+  const start = `${text(title)} ${kind === "Radarr" ? number(year) : "S01E01"}`;
   const formatsOf = async (words: string): Promise<number[]> => {
     const dotted = `${start} ${words} 1080p WEB H264`.replace(/[^\p{L}\p{N}]+/gu, ".");
     const { customFormats } = await api(`parse?title=${encodeURIComponent(`${dotted}-GRP`)}`);
-    return (customFormats ?? []).map(({ id }: any) => Number(id));
+    return (customFormats ?? []).map(({ id }: any) => number(id));
   };
   const languages = work ? [text(work.originalLanguage.name), ""] : [""];
   const samples = languages.map(async (language) => ({
@@ -1253,7 +1267,7 @@ async function readIndexers(api: Api, { serverAt }: Asking): Promise<ClientApi["
   const ours = indexers.flatMap(async (indexer) => {
     const [, server] = /^(.*)\/\d+$/.exec(addressIn(indexer, "baseUrl")) ?? [];
     if (!server || !uses.some((use) => indexer[use] === true)) return [];
-    return { id: Number(indexer.id), name: text(indexer.name), server: await serverAt(server) };
+    return { id: number(indexer.id), name: text(indexer.name), server: await serverAt(server) };
   });
   return (await Promise.all(ours)).flat();
 }
@@ -1263,18 +1277,19 @@ async function readTests(indexers: ClientApi["indexers"], api: Api, asking: Aski
   const { own, timeout } = asking;
   const mayAnswer = ({ who }: Server) => who === "proxy" || (who === "unknown" && own === "proxy");
   if (!indexers.every(({ server }) => mayAnswer(server))) return "not asked";
-  // The client asks its indexers one after the other.
+  // The client asks its indexers one after the other, so this may take ten times as long as anything else.
   const tests: any[] = await api("indexer/testall", { method: "POST", timeout: 10 * timeout });
-  return new Map(tests.map(({ id, isValid, validationFailures: why }) => [Number(id), isValid ? "" : reasonOf(why)]));
+  return new Map(tests.map(({ id, isValid, validationFailures: why }) => [number(id), isValid ? "" : reasonOf(why)]));
 }
 
 function reasonOf(failures: any[]): string {
-  return withoutSecrets(failures.map(({ errorMessage }) => text(errorMessage)).join(" ")) || "its log says why.";
+  return text(failures.map(({ errorMessage }) => withoutSecrets(errorMessage)).join(" ")) || "its log says why.";
 }
 
 /** A client's own words without what looks like a key or password: in a URL, in JSON or in a header. */
 function withoutSecrets(words: string): string {
-  const named = /([\w-]*(?:key|pass\w*|token|secret)["']?(?:\s*[=:]\s*|%3D)["']?|[?&]r=|Bearer\s+)[^&\s"'%]+/gi;
+  const named =
+    /([\w-]*(?:key|auth|pass\w*|token|secret)["']?(?:\s*[=:]\s*|%3D)["']?|[?&]r=|(?:Bearer|Basic)\s+)(?:[^&\s"'%]|%(?!26))+/gi;
   return words.replace(named, "$1…").replace(/\/\/[^/\s@]+@/g, "//…@");
 }
 
@@ -1282,13 +1297,10 @@ function withoutSecrets(words: string): string {
 async function askIndexers(config: Config): Promise<Indexer[]> {
   const indexers: any[] = await askProwlarrApi(config, "indexer");
   const enabled = indexers.filter(({ enable }) => enable);
-  const late = new Problem(`no answer within ${config.timeout / 1000} s`);
   const asked = enabled.map(async ({ id, name }) => ({
-    id: Number(id),
+    id: number(id),
     name: text(name),
-    latest: await askLatest(Number(id), config).catch((error) =>
-      error.name === "TimeoutError" ? late : problemOf(error, config),
-    ),
+    latest: await askLatest(number(id), config).catch((error) => prowlarrProblem(error, config)),
   }));
   return await Promise.all(asked);
 }
@@ -1304,10 +1316,16 @@ async function askLatest(id: number, config: Config): Promise<Latest> {
   return { items, reported, french, tagged: tags.length };
 }
 
-/** A text in an answer. One that is longer than any name or reason is cut. */
+/** A text in an answer, without keys: Prowlarr, Sonarr and Radarr make them of 32 hex digits. A long one is cut. */
 function text(value: unknown): string {
   if (typeof value !== "string") throw new TypeError("not a text");
-  return value.length > 300 ? `${value.slice(0, 300)}…` : value;
+  const safe = value.replace(/[\da-f]{32,}/gi, "…");
+  return safe.length > 300 ? `${safe.slice(0, 300)}…` : safe;
+}
+
+function number(value: unknown): number {
+  if (typeof value !== "number") throw new TypeError("not a number");
+  return value;
 }
 
 /** An address in the settings of an application or indexer, without credentials and a final slash, or empty. */
@@ -1376,6 +1394,10 @@ async function askClientApi(address: string, resource: string, question: Questio
   const answer = parseJson(body);
   // A test that finds a fault has status 400, and says in a list what it is.
   if (answer && (status === 200 || Array.isArray(answer))) return answer;
+  if (status < 400)
+    throw new Problem(
+      `${address} answers (${status}), but not as Sonarr and Radarr do: set its address in Prowlarr → Settings → Apps, with its URL base.`,
+    );
   throw new Problem(`${address} answers ${status} to ${resource.replace(/\?.*/, "")}: see its log.`);
 }
 
@@ -1383,19 +1405,25 @@ async function askClientApi(address: string, resource: string, question: Questio
 const oddAnswer = (address: string) =>
   new Problem(`the answer from ${address} is not one that this check understands: update both.`);
 
+/** Why Prowlarr can't be asked, or its answer not be read. */
 function prowlarrProblem(error: unknown, config: Config): Problem {
-  const isOdd = !(error instanceof Problem || (error as NodeJS.ErrnoException).code);
-  return isOdd ? oddAnswer(config.backend) : problemOf(error, config);
+  const { name, code } = error as NodeJS.ErrnoException;
+  if (name === "TimeoutError")
+    return new Problem(`${config.backend} gave no answer within ${config.timeout / 1000} s.`);
+  return error instanceof Problem || code ? problemOf(error, config) : oddAnswer(config.backend);
 }
 
 /** Why a client can't be asked, or its answer not be read. */
-function clientProblem(error: unknown, { name: client, kind, address }: Application): Problem {
+function clientProblem(error: unknown, application: Application): Problem {
   if (error instanceof Problem) return error;
+  const { address } = application;
   const { name, code } = error as NodeJS.ErrnoException;
-  const server = `"${kind} Server" (Prowlarr → Settings → Apps → ${client})`;
-  if (!address) return new Problem(`Prowlarr has no address for it: set ${server}.`);
+  const setting = `"${application.kind} Server" (Prowlarr → Settings → Apps → ${application.name})`;
+  if (!address) return new Problem(`Prowlarr has no address for it: set ${setting}.`);
   if (!code) return oddAnswer(address);
-  const hint = isLocal(address) ? ` In a container, that is the container itself: write the NAS's in ${server}.` : "";
+  const isContainer = code === "ECONNREFUSED" && isLocal(address);
+  const hint = isContainer ? ` In a container, that is the container itself: write the NAS's in ${setting}.` : "";
+  // The code of a timeout is a number.
   const reason = typeof code === "string" ? code : name;
   return new Problem(`${address} gives no answer here (${reason}), so the check can't see its settings.${hint}`);
 }
@@ -1413,35 +1441,34 @@ export function* judge(world: World): Generator<string> {
   if (clients.length === 0)
     yield '✗ Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with the proxy as "Prowlarr Server".';
   for (const client of clients) yield* judgeClient(client, clients);
-  if (indexers instanceof Problem) yield `✗ ${indexers.message}`;
-  else yield* judgeIndexers(indexers);
+  yield* judgeIndexers(indexers);
 }
 
-function judgeProxy({ port, own, statusThroughProxy, prowlarr }: World): string {
+function judgeProxy({ port, own, reachesProwlarr, prowlarr }: World): string {
   if (own === "other")
     return `✗ Something else answers on port ${port}, not the proxy: set PORT to the proxy's port, or find that program with "sudo ss -ltnp" and stop it.`;
   if (own !== "proxy") return `✗ No proxy answers on port ${port}: start it, or set PORT to its port.`;
-  if (!(prowlarr instanceof Problem) && statusThroughProxy !== 200)
-    return `✗ The proxy on port ${port} does not reach Prowlarr, but this check does: restart it, because its settings are older.`;
+  if (!reachesProwlarr && !(prowlarr instanceof Problem))
+    return `✗ The proxy on port ${port} does not reach Prowlarr, but this check does: restart it, if its settings were changed.`;
   return `✓ The proxy answers on port ${port}.`;
 }
 
 function* judgeClient(client: Client, clients: Client[]): Generator<string> {
   const { name, api } = client;
-  const isSeen = typeof api !== "string" && !(api instanceof Problem);
-  if (isSeen) {
+  if (api instanceof Problem) yield `? ${name}: ${api.message}`;
+  else if (typeof api === "string") yield judgeKey(client, clients);
+  else {
     yield* judgeProfiles(client, api);
     return yield* judgeWay(client, api);
   }
-  yield api instanceof Problem ? `? ${name}: ${api.message}` : judgeKey(client, clients);
   yield* judgeServer(client);
 }
 
 function judgeKey({ name, kind, address, api }: Client, clients: Client[]): string {
   const variable = `${kind.toUpperCase()}_API_KEY`;
   const isAlone = clients.filter((client) => client.kind === kind).length === 1;
-  const behind = isAlone ? "" : ", behind the other's with a comma between them";
-  const copy = `copy its key from ${kind} → Settings → General into ${variable}${behind}.`;
+  const comma = isAlone ? "" : ", with a comma between it and the other's";
+  const copy = `copy its key from ${kind} → Settings → General into ${variable}${comma}.`;
   if (api === "key refused") return `✗ ${name}: ${address} refuses ${variable}: ${copy}`;
   return `✗ ${name}: the check can't see whom it asks, nor what the tag brings there: ${copy}`;
 }
@@ -1450,9 +1477,8 @@ const INCREMENT = "Minimum Custom Format Score Increment";
 
 function* judgeProfiles(client: Client, { profiles }: ClientApi): Generator<string> {
   const used = profiles.filter(({ isUsed }) => isUsed);
-  const scoring = profiles.filter((profile) => pointsIn(profile) > 0);
-  // Any profile may come into use in an empty library. There it is enough if the tag brings points in one.
-  const judged = [used, scoring, profiles].find((list) => list.length > 0) ?? [];
+  // In an empty library, each may come into use.
+  const judged = used.length > 0 ? used : profiles;
   const without = judged.filter((profile) => pointsIn(profile) <= 0).map(({ name }) => `"${name}"`);
   if (without.length > 0) {
     const where = `${client.name}, profile${without.length > 1 ? "s" : ""} ${without.join(", ")}`;
@@ -1501,13 +1527,11 @@ function* judgeLanguage(client: Client, { name, language }: Profile): Generator<
 /** What to set for a client in Prowlarr. */
 const inApps = (settings: string, name: string) =>
   `set ${settings} (Prowlarr → Settings → Apps → ${name}), then press Sync App Indexers.`;
-const fullSync = (name: string) => inApps('"Sync Level" to Full Sync', name);
 
 /** Judges "Prowlarr Server". What can't be reached from here may be right. */
-function* judgeServer({ name, server: { address, who }, isFullSync }: Client): Generator<string> {
+function* judgeServer({ name, server: { address, who } }: Client): Generator<string> {
   if (who === "proxy" || who === "unknown") return;
-  const both = `"Prowlarr Server" to the proxy's address${isFullSync ? "" : ', and "Sync Level" to Full Sync'}`;
-  const set = inApps(both, name);
+  const set = inApps('"Prowlarr Server" to the proxy\'s address, and "Sync Level" to Full Sync', name);
   const gives = `Prowlarr gives ${name} the address ${address}`;
   if (!address) yield `✗ Prowlarr gives ${name} no address that begins with http://: ${set}`;
   else if (who === "other") yield `✗ ${gives}, which is not the proxy: ${set}`;
@@ -1518,17 +1542,19 @@ function* judgeServer({ name, server: { address, who }, isFullSync }: Client): G
 function* judgeWay(client: Client, api: ClientApi): Generator<string> {
   const { name, server, isFullSync } = client;
   const { indexers } = api;
-  // What can't be reached from here is the proxy if Prowlarr gives that address, and the client gets an answer there.
+  // What can't be reached from here may be the proxy if Prowlarr gives that address.
   const mayBeProxy = ({ who, address }: Server) => who === "proxy" || (who === "unknown" && address === server.address);
-  const past = indexers.filter(({ server }) => !mayBeProxy(server));
-  const isSetByHand = !isFullSync && indexers.length > 0 && past.length === 0;
+  const astray = indexers.filter(({ server }) => !mayBeProxy(server));
+  // Whatever Prowlarr gives, without Full Sync it leaves the indexers as someone has set them.
+  const isSetByHand = !isFullSync && indexers.length > 0 && astray.length === 0;
   const faults = isSetByHand ? [] : [...judgeServer(client)];
   if (faults.length > 0) return yield* faults;
-  const sync = isFullSync ? "press Sync App Indexers in Prowlarr (Settings → Apps)." : fullSync(name);
+  const press = "press Sync App Indexers in Prowlarr (Settings → Apps).";
+  const sync = isFullSync ? press : inApps('"Sync Level" to Full Sync', name);
   if (indexers.length === 0) return yield `✗ ${name} has no indexer of Prowlarr's: ${sync}`;
-  for (const [address, those] of Map.groupBy(past, ({ server }) => server.address))
+  for (const [address, those] of Map.groupBy(astray, ({ server }) => server.address))
     yield `✗ ${name} asks ${address}, which is not the proxy, for ${nameAll(those)}: ${sync} If that changes nothing, delete what it asks there under its Settings → Indexers, and sync again.`;
-  if (past.length === 0) yield* judgeTests(client, api);
+  if (astray.length === 0) yield* judgeTests(client, api);
 }
 
 /** Judges what a client's own test of its indexers told. */
@@ -1539,8 +1565,12 @@ function* judgeTests({ name }: Client, { version, indexers, tests }: ClientApi):
   const failed = indexers.filter(({ id }) => reasonFor(id));
   for (const [reason, those] of Map.groupBy(failed, ({ id, server }) => explain(reasonFor(id), server, name)))
     yield `✗ ${name} gets no answer from ${those[0]!.server.address} for ${nameAll(those)}: ${reason}`;
+  if (failed.length > 0) return;
   const all = indexers.length === 1 ? "its one indexer" : `all of its ${indexers.length} indexers`;
-  if (failed.length === 0) yield `✓ ${name} ${version} asks the proxy for ${all}, and gets answers.`;
+  const unseen = indexers.find(({ server }) => server.who === "unknown")?.server.address;
+  if (!unseen) yield `✓ ${name} ${version} asks the proxy for ${all}, and gets answers.`;
+  else
+    yield `? ${name} ${version} gets answers for ${all}, but whether ${unseen} is the proxy can't be seen from here.`;
 }
 
 /** Why a test failed: the client's own words, and what they leave out. */
@@ -1572,8 +1602,9 @@ export function* judgeIndexers(indexers: Indexer[]): Generator<string> {
   );
   const reporting = withReleases.filter(({ reported }) => reported > 0).length;
   const silent = indexers.length - withReleases.length;
+  const isWell = indexers.every(({ latest }) => !(latest instanceof Problem));
   const sum = `${reporting} of ${indexers.length} report languages`;
-  if (reporting > 0) yield `✓ ${sum}.`;
+  if (reporting > 0 && isWell) yield `✓ ${sum}.`;
   else if (silent > 0) yield `? ${sum}, but ${silent} gave no releases: run this again later.`;
   else yield "✗ No enabled indexer reports languages: the proxy is of use only with one that does.";
 }
@@ -1596,7 +1627,7 @@ function describeLatest(latest: Asked<Latest>): string {
  */
 async function check(config: Config): Promise<boolean> {
   print("Asking the proxy, Prowlarr, Sonarr and Radarr …");
-  const lines = [...judge(await askAll(inHaste(config)))];
+  const lines = [...judge(await askAll(config))];
   for (const line of lines) print(withoutKeys(line, config));
   const faults = lines.filter((line) => line.startsWith("✗")).length;
   const isUnsure = lines.some((line) => line.startsWith("?"));
@@ -1611,19 +1642,21 @@ async function check(config: Config): Promise<boolean> {
  * @throws Problem if Prowlarr can't be asked
  */
 async function listIndexers(config: Config): Promise<void> {
-  const indexers = await askIndexers(inHaste(config)).catch((error) => {
+  const indexers = await askIndexers(config).catch((error) => {
     throw prowlarrProblem(error, config);
   });
   for (const line of judgeIndexers(indexers)) print(withoutKeys(line, config));
 }
 
-/** Someone is waiting for the result, so nobody gets more than 30 seconds for an answer. */
-const inHaste = (config: Config): Config => ({ ...config, timeout: Math.min(config.timeout, 30_000) });
+/** Someone is waiting for the result, so an answer may take no more than 30 seconds. */
+function inHaste(config: Config): Config {
+  return { ...config, timeout: Math.min(config.timeout, 30_000) };
+}
 
-/** A line without keys: someone may have put one in a name. Prowlarr, Sonarr and Radarr make them of 32 hex digits. */
+/** A line without the keys that the check knows: someone may have put one in a name. A real one has 32 characters. */
 function withoutKeys(line: string, { apiKey, clientKeys }: Config): string {
   const keys = [apiKey, ...clientKeys.Sonarr, ...clientKeys.Radarr].filter((key) => key.length >= 8);
-  return line.replace(new RegExp(["[\\da-f]{32,}", ...keys.map(RegExp.escape)].join("|"), "gi"), "…");
+  return keys.length > 0 ? line.replace(new RegExp(keys.map(RegExp.escape).join("|"), "gi"), "…") : line;
 }
 
 // ─── Command line ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -1657,9 +1690,9 @@ async function main([option, ...rest]: string[]): Promise<void> {
     case "--title":
       return explainTitles(rest);
     case "--indexers":
-      return listIndexers(readConfig(process.env));
+      return listIndexers(inHaste(readConfig(process.env)));
     case "--check":
-      process.exit((await check(readConfig(process.env))) ? 0 : 1);
+      process.exit((await check(inHaste(readConfig(process.env)))) ? 0 : 1);
     case "--health":
       process.exit((await whoAnswers(`http://127.0.0.1:${readPort(process.env)}`)) === "proxy" ? 0 : 1);
     case "--version":
