@@ -457,8 +457,8 @@ export interface TaggedFeed {
 
 /** A search finds 100 releases, rarely 5,000. To read the titles of many more would hold up everybody else. */
 const MOST_ITEMS = 20_000;
-/** How many elements may go to fast-xml-parser. It takes some 10 µs for each, and a hostile feed may hold a million. */
-const MOST_PARSED = 20_000;
+/** In bytes of all unusual elements that fast-xml-parser reads: it takes a hundred times as long as LANDMARK. */
+const MOST_PARSED = 2 * 1024 * 1024;
 
 /**
  * Finds the tags for the French releases of a search response: the items with a `language` attribute that says French.
@@ -471,7 +471,10 @@ export function tagFeed(bytes: Uint8Array, onFrench?: (title: string, decision: 
   const feed = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const result: TaggedFeed = { items: 0, french: 0, tags: [] };
   let parsed = 0;
-  const isFrenchElement = (attributes: string) => parsed++ < MOST_PARSED && isFrench(languageIn(attributes));
+  const isFrenchElement = (attributes: string) => {
+    parsed += attributes.length;
+    return parsed <= MOST_PARSED && isFrench(languageIn(attributes));
+  };
   for (const item of itemsOf(feed)) {
     result.items++;
     if (result.items > MOST_ITEMS) return { items: result.items, french: 0, tags: [] };
@@ -546,6 +549,8 @@ const LANDMARK = new RegExp(`<(?:${ITEM}|${ITEM_END}|${LANGUAGE}|${SECTION})`, "
 
 /** In bytes, as the feed writes it. No `attr` element is longer, and no title, even in references such as `&#233;`. */
 const LONGEST_TEXT = 10 * LONGEST_TITLE;
+/** No item has so many languages. A hostile one must not fill the memory with them. */
+const MOST_UNUSUAL = 1000;
 /** The items in a part of a feed. */
 function* itemsOfPart(part: string, offset: number): Generator<Item> {
   let item: Item | undefined;
@@ -562,14 +567,11 @@ function* itemsOfPart(part: string, offset: number): Generator<Item> {
       item.end = landmark.index;
       yield item;
       item = undefined;
-    } else if (language) item.isFrench ||= isFrench(decodeBytes(language));
-    else if (attributes && mayBeLanguage(attributes) && item.unusual.length < MOST_PARSED)
+    } else if (landmark[0].length > LONGEST_TEXT) continue;
+    else if (language) item.isFrench ||= isFrench(decodeBytes(language));
+    else if (attributes && /language/i.test(attributes) && item.unusual.length < MOST_UNUSUAL)
       item.unusual.push(attributes);
   }
-}
-
-function mayBeLanguage(attributes: string): boolean {
-  return attributes.length <= LONGEST_TEXT && /language/i.test(attributes);
 }
 
 const parser = new XMLParser({ ignoreAttributes: false, attributeNamePrefix: "", htmlEntities: true });
@@ -703,6 +705,8 @@ const NO_TUNNEL = new Problem(
   "The proxy opens no tunnels (CONNECT): take its address out of the proxy settings of your system or browser.",
   405,
 );
+/** How a proxy is told from other programs that answer to `/health` as well, such as FlareSolverr. */
+const NAME = `language-tag-proxy/${version}`;
 /**
  * What someone sees who opens the proxy's address in a browser. Its status is 404 all the same, because a program that
  * looks for Prowlarr's page must not take this for one.
@@ -748,7 +752,7 @@ function portProblem(port: number, { code }: NodeJS.ErrnoException): Problem {
 async function handle(request: Request, server: Bun.Server<undefined>, config: Config): Promise<Response> {
   const started = performance.now();
   const { path, query } = targetOf(request, config);
-  if (path === "/health") return Response.json({ status: "ok" });
+  if (path === "/health") return Response.json({ status: "ok" }, { headers: { server: NAME } });
   if (path === "/" && request.headers.get("accept")?.includes("text/html"))
     return new Response(WELCOME, { status: 404 });
 
@@ -1071,7 +1075,7 @@ type Who = "proxy" | "other" | "nobody" | "unknown";
 type Server = { address: string; who: Who };
 
 /** A Sonarr or Radarr: what Prowlarr's settings under Apps say of it, and what it says of itself. */
-export type Client = Application & { api: Asked<ClientApi> | "no key" | "key refused" };
+export type Client = Application & { api: Asked<ClientApi> | "no key" | "key refused" | "wrong address" };
 type Application = {
   name: string;
   kind: "Sonarr" | "Radarr";
@@ -1144,11 +1148,11 @@ async function findServer(address: string, own: Who, { port, backend }: Config):
   return { address, who: isOpen ? "unknown" : who };
 }
 
-/** Who answers at an address. Prowlarr has no `/health`. */
+/** Who answers at an address. */
 async function whoAnswers(address: string): Promise<Who> {
   try {
-    const { status, body } = await ask(`${address}/health`, { timeout: 5000 });
-    return status === 200 && parseJson(body)?.status === "ok" ? "proxy" : "other";
+    const { headers } = await ask(`${address}/health`, { timeout: 5000 });
+    return headers.get("server")?.startsWith("language-tag-proxy/") ? "proxy" : "other";
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code === "ECONNREFUSED") return "nobody";
@@ -1157,6 +1161,7 @@ async function whoAnswers(address: string): Promise<Who> {
 }
 
 async function askProwlarr(asking: Asking): Promise<World["prowlarr"]> {
+  if ((await whoAnswers(asking.backend)) === "proxy") throw LOOP;
   const [{ version }, indexers, clients] = await Promise.all([
     askProwlarrApi(asking, "system/status"),
     askIndexers(asking),
@@ -1167,7 +1172,7 @@ async function askProwlarr(asking: Asking): Promise<World["prowlarr"]> {
 
 async function askClients(asking: Asking): Promise<Client[]> {
   const applications: any[] = await askProwlarrApi(asking, "applications");
-  const ours = applications.filter(({ implementation }) => /^(?:Sonarr|Radarr)$/.test(implementation));
+  const ours = applications.filter(({ implementation }) => ["Sonarr", "Radarr"].includes(implementation));
   return await Promise.all(ours.map((application) => askClient(application, asking)));
 }
 
@@ -1183,18 +1188,23 @@ async function askClient(settings: any, asking: Asking): Promise<Client> {
   return { ...application, api };
 }
 
-/** Asks for a resource of a client's API. Undefined if the client refuses the key. */
+/** Asks for a resource of a client's API. */
 type Api = (resource: string, more?: Partial<Question>) => Promise<any>;
 
 /** Reads a client's API with the first of the keys for its kind that it accepts. */
 async function openApi(application: Application, asking: Asking): Promise<Client["api"]> {
   const { kind, address } = application;
   const { timeout, clientKeys } = asking;
+  if (!address) return "wrong address";
   for (const key of clientKeys[kind]) {
     const question = { headers: { "x-api-key": key }, timeout };
+    const { status, body } = await ask(`${address}/api/v3/system/status`, question);
+    if (status === 401) continue;
+    if (status === 503) throw new Problem(`${address} is still starting: try again in a minute.`);
+    const version = parseJson(body)?.version;
+    if (status !== 200 || !version) return "wrong address";
     const api: Api = (resource, more) => askClientApi(address, resource, { ...question, ...more });
-    const status = await api("system/status");
-    if (status) return await readApi(application, text(status.version), api, asking);
+    return await readApi(application, text(version), api, asking);
   }
   return clientKeys[kind].length > 0 ? "key refused" : "no key";
 }
@@ -1207,7 +1217,7 @@ async function readApi(application: Application, version: string, api: Api, aski
   ]);
   const [samples, tests] = await Promise.all([
     readSamples(application.kind, works, api),
-    readTests(indexers, api, asking).catch((error) => clientProblem(error, application)),
+    readTests(indexers, api, asking).catch(() => new Problem(NO_TEST)),
   ]);
   return { version, profiles: profiles.map((profile) => readProfile(profile, works, samples)), indexers, tests };
 }
@@ -1272,6 +1282,7 @@ async function readIndexers(api: Api, { serverAt }: Asking): Promise<ClientApi["
   return (await Promise.all(ours)).flat();
 }
 
+const NO_TEST = "its own test of its indexers gave no result: press Test All Indexers under its Settings → Indexers.";
 /** Lets a client test its indexers. If one is known not to answer, it is not asked: it would put that on hold. */
 async function readTests(indexers: ClientApi["indexers"], api: Api, asking: Asking): Promise<ClientApi["tests"]> {
   const { own, timeout } = asking;
@@ -1308,7 +1319,7 @@ async function askIndexers(config: Config): Promise<Indexer[]> {
 /** A `language` attribute, whatever it says. */
 const LANGUAGE_ATTRIBUTE = /<(?:[^\s<>]*:)?attr\s[^<>]*["']\s*language\s*["']/i;
 async function askLatest(id: number, config: Config): Promise<Latest> {
-  const { status, body } = await askBackend(config, `/${id}/api?t=search`);
+  const { status, body } = await askBackend(config, `/${id}/api?t=search`, LARGEST_FEED);
   if (status !== 200) throw new Problem(`Prowlarr answers ${status}: its log says why`);
   const { items, french, tags } = tagFeed(body);
   const parts = body.toString("latin1").split("</item");
@@ -1319,7 +1330,7 @@ async function askLatest(id: number, config: Config): Promise<Latest> {
 /** A text in an answer, without keys: Prowlarr, Sonarr and Radarr make them of 32 hex digits. A long one is cut. */
 function text(value: unknown): string {
   if (typeof value !== "string") throw new TypeError("not a text");
-  const safe = value.replace(/[\da-f]{32,}/gi, "…");
+  const safe = value.replace(/(?:[\da-f]-?){32,}/gi, "…");
   return safe.length > 300 ? `${safe.slice(0, 300)}…` : safe;
 }
 
@@ -1334,7 +1345,8 @@ function addressIn({ fields }: { fields: any[] }, name: string): string {
   return url?.protocol.startsWith("http") ? (url.origin + url.pathname).replace(/\/+$/, "") : "";
 }
 
-type Question = { method?: "POST"; headers?: Record<string, string>; timeout: number };
+/** @param most how many bytes may come */
+type Question = { method?: "POST"; headers?: Record<string, string>; timeout: number; most?: number | undefined };
 /** In bytes. 10,000 movies are 60 MiB. */
 const LARGEST_ANSWER = 128 * 1024 * 1024;
 /**
@@ -1342,11 +1354,12 @@ const LARGEST_ANSWER = 128 * 1024 * 1024;
  *
  * @throws Problem for an answer that is too large, or what `fetch` throws if there is none
  */
-async function ask(url: string, { timeout, headers, ...rest }: Question): Promise<{ status: number; body: Buffer }> {
+async function ask(url: string, { timeout, headers, most = LARGEST_ANSWER, ...rest }: Question) {
   const request = { ...DIRECT, ...rest, headers: { ...headers, "accept-encoding": "identity" }, decompress: false };
   const response = await fetch(url, { ...request, signal: AbortSignal.timeout(timeout) });
-  const tooLarge = new Problem(`${url} answers more than ${LARGEST_ANSWER >> 20} MiB: see its log.`);
-  return { status: response.status, body: Buffer.from(await readWhole(response, LARGEST_ANSWER, tooLarge)) };
+  const tooLarge = new Problem(`${new URL(url).origin} answers more than ${most >> 20} MiB: see its log.`);
+  const body = Buffer.from(await readWhole(response, most, tooLarge));
+  return { status: response.status, headers: response.headers, body };
 }
 
 /** What a body says, or undefined if it is not JSON. */
@@ -1359,9 +1372,9 @@ function parseJson(body: Buffer): any {
 }
 
 /** Asks Prowlarr with BACKEND_API_KEY. */
-async function askBackend({ backend, apiKey, authorization, timeout }: Config, target: string) {
+async function askBackend({ backend, apiKey, authorization, timeout }: Config, target: string, most?: number) {
   const headers = { "x-api-key": apiKey, ...(authorization && { authorization }) };
-  return await ask(backend + target, { headers, timeout });
+  return await ask(backend + target, { headers, timeout, most });
 }
 
 /**
@@ -1386,18 +1399,12 @@ async function askProwlarrApi(config: Config, resource: "system/status" | "appli
   );
 }
 
-/** Asks a Sonarr's or Radarr's API. Undefined if it refuses the key. */
+/** Asks a Sonarr's or Radarr's API. */
 async function askClientApi(address: string, resource: string, question: Question): Promise<any> {
   const { status, body } = await ask(`${address}/api/v3/${resource}`, question);
-  if (status === 401) return undefined;
-  if (status === 503) throw new Problem(`${address} is still starting: try again in a minute.`);
   const answer = parseJson(body);
   // A test that finds a fault has status 400, and says in a list what it is.
-  if (answer && (status === 200 || Array.isArray(answer))) return answer;
-  if (status < 400)
-    throw new Problem(
-      `${address} answers (${status}), but not as Sonarr and Radarr do: set its address in Prowlarr → Settings → Apps, with its URL base.`,
-    );
+  if (answer && (status === 200 || (status === 400 && Array.isArray(answer)))) return answer;
   throw new Problem(`${address} answers ${status} to ${resource.replace(/\?.*/, "")}: see its log.`);
 }
 
@@ -1416,13 +1423,12 @@ function prowlarrProblem(error: unknown, config: Config): Problem {
 /** Why a client can't be asked, or its answer not be read. */
 function clientProblem(error: unknown, application: Application): Problem {
   if (error instanceof Problem) return error;
-  const { address } = application;
+  const { address, kind } = application;
   const { name, code } = error as NodeJS.ErrnoException;
-  const setting = `"${application.kind} Server" (Prowlarr → Settings → Apps → ${application.name})`;
-  if (!address) return new Problem(`Prowlarr has no address for it: set ${setting}.`);
   if (!code) return oddAnswer(address);
   const isContainer = code === "ECONNREFUSED" && isLocal(address);
-  const hint = isContainer ? ` In a container, that is the container itself: write the NAS's in ${setting}.` : "";
+  const where = `"${kind} Server" (Prowlarr → Settings → Apps → ${application.name})`;
+  const hint = isContainer ? ` In a container, that is the container itself: write the NAS's in ${where}.` : "";
   // The code of a timeout is a number.
   const reason = typeof code === "string" ? code : name;
   return new Problem(`${address} gives no answer here (${reason}), so the check can't see its settings.${hint}`);
@@ -1438,10 +1444,11 @@ export function* judge(world: World): Generator<string> {
   if (prowlarr instanceof Problem) return yield `✗ ${prowlarr.message}`;
   const { version, clients, indexers } = prowlarr;
   yield `✓ Prowlarr ${version} at ${backend} accepts BACKEND_API_KEY.`;
+  if (indexers.length === 0) yield NO_INDEXER;
   if (clients.length === 0)
     yield '✗ Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with the proxy as "Prowlarr Server".';
   for (const client of clients) yield* judgeClient(client, clients);
-  yield* judgeIndexers(indexers);
+  if (indexers.length > 0) yield* judgeIndexers(indexers);
 }
 
 function judgeProxy({ port, own, reachesProwlarr, prowlarr }: World): string {
@@ -1449,14 +1456,14 @@ function judgeProxy({ port, own, reachesProwlarr, prowlarr }: World): string {
     return `✗ Something else answers on port ${port}, not the proxy: set PORT to the proxy's port, or find that program with "sudo ss -ltnp" and stop it.`;
   if (own !== "proxy") return `✗ No proxy answers on port ${port}: start it, or set PORT to its port.`;
   if (!reachesProwlarr && !(prowlarr instanceof Problem))
-    return `✗ The proxy on port ${port} does not reach Prowlarr, but this check does: restart it, if its settings were changed.`;
+    return `✗ The proxy on port ${port} does not reach Prowlarr, but this check does: its BACKEND_URL is another one, or it needs a restart after a change.`;
   return `✓ The proxy answers on port ${port}.`;
 }
 
 function* judgeClient(client: Client, clients: Client[]): Generator<string> {
   const { name, api } = client;
   if (api instanceof Problem) yield `? ${name}: ${api.message}`;
-  else if (typeof api === "string") yield judgeKey(client, clients);
+  else if (typeof api === "string") yield judgeAccess(client, clients);
   else {
     yield* judgeProfiles(client, api);
     return yield* judgeWay(client, api);
@@ -1464,13 +1471,16 @@ function* judgeClient(client: Client, clients: Client[]): Generator<string> {
   yield* judgeServer(client);
 }
 
-function judgeKey({ name, kind, address, api }: Client, clients: Client[]): string {
+function judgeAccess({ name, kind, address, api }: Client, clients: Client[]): string {
   const variable = `${kind.toUpperCase()}_API_KEY`;
   const isAlone = clients.filter((client) => client.kind === kind).length === 1;
   const comma = isAlone ? "" : ", with a comma between it and the other's";
   const copy = `copy its key from ${kind} → Settings → General into ${variable}${comma}.`;
-  if (api === "key refused") return `✗ ${name}: ${address} refuses ${variable}: ${copy}`;
-  return `✗ ${name}: the check can't see whom it asks, nor what the tag brings there: ${copy}`;
+  if (api === "no key") return `✗ ${name}: the check can't see whom it asks, nor what the tag brings there: ${copy}`;
+  if (api === "key refused")
+    return `✗ ${name}: ${address} refuses ${variable}: if that is its address (Prowlarr → Settings → Apps), ${copy}`;
+  const is = address ? `${address} is not a ${kind}` : "Prowlarr has no address for it";
+  return `✗ ${name}: ${is}: set "${kind} Server" to its address, with its URL base (Prowlarr → Settings → Apps → ${name}).`;
 }
 
 const INCREMENT = "Minimum Custom Format Score Increment";
@@ -1551,7 +1561,7 @@ function* judgeWay(client: Client, api: ClientApi): Generator<string> {
   if (faults.length > 0) return yield* faults;
   const press = "press Sync App Indexers in Prowlarr (Settings → Apps).";
   const sync = isFullSync ? press : inApps('"Sync Level" to Full Sync', name);
-  if (indexers.length === 0) return yield `✗ ${name} has no indexer of Prowlarr's: ${sync}`;
+  if (indexers.length === 0) return yield `✗ ${name} has no indexer of Prowlarr's that is switched on: ${sync}`;
   for (const [address, those] of Map.groupBy(astray, ({ server }) => server.address))
     yield `✗ ${name} asks ${address}, which is not the proxy, for ${nameAll(those)}: ${sync} If that changes nothing, delete what it asks there under its Settings → Indexers, and sync again.`;
   if (astray.length === 0) yield* judgeTests(client, api);
@@ -1588,12 +1598,13 @@ function nameAll(indexers: { name: string }[]): string {
   return indexers.length === 1 ? first : `${indexers.length} indexers (the first is ${first})`;
 }
 
+const NO_INDEXER = "✗ Prowlarr has no enabled indexer: add one that reports languages.";
 /** The list of Prowlarr's indexers and its sum. */
 export function* judgeIndexers(indexers: Indexer[]): Generator<string> {
-  if (indexers.length === 0) return yield "✗ Prowlarr has no enabled indexer: add one that reports languages.";
+  if (indexers.length === 0) return yield NO_INDEXER;
   yield "The latest releases of each indexer:";
   const idWidth = Math.max(...indexers.map(({ id }) => String(id).length));
-  const nameWidth = Math.max(...indexers.map(({ name }) => name.length));
+  const nameWidth = Math.min(40, Math.max(...indexers.map(({ name }) => name.length)));
   for (const { id, name, latest } of indexers)
     yield `  ${String(id).padStart(idWidth)}  ${name.padEnd(nameWidth)}  ${describeLatest(latest)}`;
 
