@@ -2766,6 +2766,11 @@ describe.concurrent("--check asks", () => {
       "? Sonarr: the answer from CLIENT is not one that this check understands",
     ],
     [
+      "a silent indexer of Prowlarr's, beside one that reports languages",
+      { ofProwlarr: { "/5/api": () => undefined }, env: { BACKEND_TIMEOUT: "1" } },
+      "? 1 of 2 report languages, but 1 gave no releases",
+    ],
+    [
       "no answer from one of Prowlarr's indexers",
       { ofProwlarr: { "/3/api": 429 } },
       "? 0 of 2 report languages, but 1 gave no releases",

@@ -1074,9 +1074,8 @@ type Asked<Fact> = Fact | Problem;
 type Who = "proxy" | "other" | "nobody" | "unknown";
 type Server = { address: string; who: Who };
 
-/** A Sonarr or Radarr: what Prowlarr's settings under Apps say of it, and what it says of itself. */
-export type Client = Application & { api: Asked<ClientApi> | "no key" | "key refused" | "wrong address" };
-type Application = {
+/** A Sonarr or Radarr, as Prowlarr's settings under Apps describe it. */
+export type Client = {
   name: string;
   kind: "Sonarr" | "Radarr";
   /** Where Prowlarr reaches it, or empty. */
@@ -1085,16 +1084,18 @@ type Application = {
   server: Server;
   /** Whether Prowlarr overwrites what its indexers have in the client. */
   isFullSync: boolean;
+  api: Asked<ClientApi> | "no key" | "key refused" | "wrong address";
 };
+/** What a client says of itself. */
 export type ClientApi = {
   version: string;
-  /** Its quality profiles. */
   profiles: Profile[];
   /** The indexers in use that Prowlarr gave it. */
   indexers: { id: number; name: string; server: Server }[];
   /** Why an indexer, by its number, failed in the client's own test. Empty if it did not. */
   tests: Asked<Map<number, string>> | "not asked";
 };
+/** A quality profile. */
 export type Profile = {
   name: string;
   /** Whether a series or movie has it. */
@@ -1176,24 +1177,24 @@ async function askClients(asking: Asking): Promise<Client[]> {
   return await Promise.all(ours.map((application) => askClient(application, asking)));
 }
 
-async function askClient(settings: any, asking: Asking): Promise<Client> {
-  const application: Application = {
-    name: text(settings.name),
-    kind: settings.implementation,
-    address: addressIn(settings, "baseUrl"),
-    server: await asking.serverAt(addressIn(settings, "prowlarrUrl")),
-    isFullSync: settings.syncLevel === "fullSync",
+async function askClient(application: any, asking: Asking): Promise<Client> {
+  const client: Client = {
+    name: text(application.name),
+    kind: application.implementation,
+    address: addressIn(application, "baseUrl"),
+    server: await asking.serverAt(addressIn(application, "prowlarrUrl")),
+    isFullSync: application.syncLevel === "fullSync",
+    api: "no key",
   };
-  const api = await openApi(application, asking).catch((error) => clientProblem(error, application));
-  return { ...application, api };
+  client.api = await openApi(client, asking).catch((error) => clientProblem(error, client));
+  return client;
 }
 
 /** Asks for a resource of a client's API. */
 type Api = (resource: string, more?: Partial<Question>) => Promise<any>;
 
 /** Reads a client's API with the first of the keys for its kind that it accepts. */
-async function openApi(application: Application, asking: Asking): Promise<Client["api"]> {
-  const { kind, address } = application;
+async function openApi({ kind, address }: Client, asking: Asking): Promise<Client["api"]> {
   const { timeout, clientKeys } = asking;
   if (!address) return "wrong address";
   for (const key of clientKeys[kind]) {
@@ -1204,19 +1205,19 @@ async function openApi(application: Application, asking: Asking): Promise<Client
     const version = parseJson(body)?.version;
     if (status !== 200 || !version) return "wrong address";
     const api: Api = (resource, more) => askClientApi(address, resource, { ...question, ...more });
-    return await readApi(application, text(version), api, asking);
+    return await readApi(kind, text(version), api, asking);
   }
   return clientKeys[kind].length > 0 ? "key refused" : "no key";
 }
 
-async function readApi(application: Application, version: string, api: Api, asking: Asking): Promise<ClientApi> {
+async function readApi(kind: Client["kind"], version: string, api: Api, asking: Asking): Promise<ClientApi> {
   const [works, profiles, indexers]: [any[], any[], ClientApi["indexers"]] = await Promise.all([
-    api(application.kind === "Radarr" ? "movie" : "series"),
+    api(kind === "Radarr" ? "movie" : "series"),
     api("qualityprofile"),
     readIndexers(api, asking),
   ]);
   const [samples, tests] = await Promise.all([
-    readSamples(application.kind, works, api),
+    readSamples(kind, works, api),
     readTests(indexers, api, asking).catch(() => new Problem(NO_TEST)),
   ]);
   return { version, profiles: profiles.map((profile) => readProfile(profile, works, samples)), indexers, tests };
@@ -1274,7 +1275,7 @@ async function readSamples(kind: Client["kind"], works: any[], api: Api): Promis
 async function readIndexers(api: Api, { serverAt }: Asking): Promise<ClientApi["indexers"]> {
   const uses = ["enableRss", "enableAutomaticSearch", "enableInteractiveSearch"];
   const indexers: any[] = await api("indexer");
-  const ours = indexers.flatMap(async (indexer) => {
+  const ours = indexers.map(async (indexer) => {
     const [, server] = /^(.*)\/\d+$/.exec(addressIn(indexer, "baseUrl")) ?? [];
     if (!server || !uses.some((use) => indexer[use] === true)) return [];
     return { id: number(indexer.id), name: text(indexer.name), server: await serverAt(server) };
@@ -1290,11 +1291,9 @@ async function readTests(indexers: ClientApi["indexers"], api: Api, asking: Aski
   if (!indexers.every(({ server }) => mayAnswer(server))) return "not asked";
   // The client asks its indexers one after the other, so this may take ten times as long as anything else.
   const tests: any[] = await api("indexer/testall", { method: "POST", timeout: 10 * timeout });
-  return new Map(tests.map(({ id, isValid, validationFailures: why }) => [number(id), isValid ? "" : reasonOf(why)]));
-}
-
-function reasonOf(failures: any[]): string {
-  return text(failures.map(({ errorMessage }) => withoutSecrets(errorMessage)).join(" ")) || "its log says why.";
+  const reasonOf = (failures: any[]) => failures.map(({ errorMessage }) => withoutSecrets(errorMessage)).join(" ");
+  const why = ({ validationFailures }: any) => text(reasonOf(validationFailures)) || "its log says why.";
+  return new Map(tests.map((test) => [number(test.id), test.isValid === true ? "" : why(test)]));
 }
 
 /** A client's own words without what looks like a key or password: in a URL, in JSON or in a header. */
@@ -1319,7 +1318,7 @@ async function askIndexers(config: Config): Promise<Indexer[]> {
 /** A `language` attribute, whatever it says. */
 const LANGUAGE_ATTRIBUTE = /<(?:[^\s<>]*:)?attr\s[^<>]*["']\s*language\s*["']/i;
 async function askLatest(id: number, config: Config): Promise<Latest> {
-  const { status, body } = await askBackend(config, `/${id}/api?t=search`, LARGEST_FEED);
+  const { status, body } = await askBackend(config, `/${id}/api?t=search`);
   if (status !== 200) throw new Problem(`Prowlarr answers ${status}: its log says why`);
   const { items, french, tags } = tagFeed(body);
   const parts = body.toString("latin1").split("</item");
@@ -1346,7 +1345,7 @@ function addressIn({ fields }: { fields: any[] }, name: string): string {
 }
 
 /** @param most how many bytes may come */
-type Question = { method?: "POST"; headers?: Record<string, string>; timeout: number; most?: number | undefined };
+type Question = { method?: "POST"; headers?: Record<string, string>; timeout: number; most?: number };
 /** In bytes. 10,000 movies are 60 MiB. */
 const LARGEST_ANSWER = 128 * 1024 * 1024;
 /**
@@ -1372,9 +1371,9 @@ function parseJson(body: Buffer): any {
 }
 
 /** Asks Prowlarr with BACKEND_API_KEY. */
-async function askBackend({ backend, apiKey, authorization, timeout }: Config, target: string, most?: number) {
+async function askBackend({ backend, apiKey, authorization, timeout }: Config, target: string) {
   const headers = { "x-api-key": apiKey, ...(authorization && { authorization }) };
-  return await ask(backend + target, { headers, timeout, most });
+  return await ask(backend + target, { headers, timeout, most: LARGEST_FEED });
 }
 
 /**
@@ -1421,13 +1420,13 @@ function prowlarrProblem(error: unknown, config: Config): Problem {
 }
 
 /** Why a client can't be asked, or its answer not be read. */
-function clientProblem(error: unknown, application: Application): Problem {
+function clientProblem(error: unknown, client: Client): Problem {
   if (error instanceof Problem) return error;
-  const { address, kind } = application;
+  const { address, kind } = client;
   const { name, code } = error as NodeJS.ErrnoException;
   if (!code) return oddAnswer(address);
+  const where = `"${kind} Server" (Prowlarr → Settings → Apps → ${client.name})`;
   const isContainer = code === "ECONNREFUSED" && isLocal(address);
-  const where = `"${kind} Server" (Prowlarr → Settings → Apps → ${application.name})`;
   const hint = isContainer ? ` In a container, that is the container itself: write the NAS's in ${where}.` : "";
   // The code of a timeout is a number.
   const reason = typeof code === "string" ? code : name;
