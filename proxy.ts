@@ -19,7 +19,7 @@ import { version } from "./package.json";
 
 /** A failure whose message is for the user: one plain sentence that says what to do, without keys or passwords. */
 export class Problem extends Error {
-  /** @param status what a failed request is answered with, or logged with if its client has left (499, as nginx does) */
+  /** @param status what a failed request is answered with, or logged with if its client has left: 499, as in nginx */
   constructor(
     message: string,
     readonly status = 502,
@@ -162,9 +162,9 @@ const OTHER_TAGS = `MULTi VO VOA VOST VOSTFR SUBFRENCH SUBFORCED FR FRE FRA ENG 
 
 const RESOLUTIONS = "4K 8K UHD FHD";
 const WEB_SOURCES = "WEB-DL WEB-Rip WEB-Mux WEB-HD WEB-HDRip WEB-DLRip";
-const SOURCES = `Blu-Ray MBluRay BD BD-Rip BD-Mux BD-Remux BD-Light BD-Full Full-BD Full-Blu-Ray BD25 BD50 BR-Rip UHD-BD UHD-BDRip UHD-Remux
-  Remux HD-DVD HD-Light 4K-Light mHD HD-TV SD-TV PDTV DSR TV-Rip VOD-Rip HD-Rip HD-CAM DVD DVD5 DVD9 DVDR DVD-Rip
-  DVD-Scr`;
+const SOURCES = `Blu-Ray MBluRay Full-Blu-Ray BD BD-Rip BD-Mux BD-Remux BD-Light BD-Full Full-BD BD25 BD50 BR-Rip UHD-BD
+  UHD-BDRip UHD-Remux Remux HD-DVD HD-Light 4K-Light mHD HD-TV SD-TV PDTV DSR TV-Rip VOD-Rip HD-Rip HD-CAM DVD DVD5 DVD9
+  DVDR DVD-Rip DVD-Scr`;
 const CODECS = "x264 x265 x266 H-264 H-265 H-266 HEVC AVC AV1 VP9 VC-1 XviD DivX MPEG-2 MPEG-4";
 const PICTURES = "HDR HDR10 HDR10Plus DV DoVi SDR 8-bit 10-bit Hi10 Hi10P";
 const SOUNDS = "DTS DTS-HD DTS-X TrueHD Atmos AC3 EAC3 DD DDP AAC FLAC Opus PCM LPCM MP3";
@@ -199,7 +199,7 @@ const GROUP_AT_END = `(?<=-)${GROUP}${EXTENSION_AND_END}`;
 const FORMATS = anyOf(RESOLUTIONS, CODECS, PICTURES);
 /** `1080p`, `1920x800`, `x265`, `HDR`, `DDP5.1` */
 const FORMAT = String.raw`(?:\d{3,4}(?:[pi]|x\d{3,4})|${FORMATS}|${anyOf(SOUNDS)}(?:\d[ ._]\d)?)`;
-/** A WEB on its own is a source only before a format, a tag, a hyphen, a bracket or the end: not in "Web of Lies". */
+/** A WEB on its own is a source only before a format, a release tag, a hyphen, a bracket or the end: not in "Web of Lies". */
 const WEB = String.raw`WEB(?=${GAP}(?:${FORMAT}|${anyOf(FRENCH_TAGS, OTHER_TAGS)})${END}|-|[)\]]|[ .]*$)`;
 /** `DSNP` in `DSNP.WEB-DL` */
 const BEFORE_WEB = `${anyOf(SERVICES, TELESYNC)}(?=${GAP}(?:WEB|${anyOf(WEB_SOURCES)})${END})`;
@@ -444,7 +444,7 @@ export function isFrench(value: string): boolean {
 //     <item><title>Film.2019</title><size>1</size><!-- <item> --><newznab:attr name="language" value="French"/></item>
 //
 // A feed comes from a stranger, so its cost must be linear. From a `<`, LANDMARK reads no further than to the next one
-// or, for a title, the one after that. Only a comment and the like may be longer, and those always match.
+// or, for a title, the one after that. Only a section (a comment and the like) may be longer, and it always matches.
 
 /** What a search response holds, and the tags that it gets. */
 export interface TaggedFeed {
@@ -524,20 +524,32 @@ function* itemsOf(feed: Buffer): Generator<Item> {
   }
 }
 
-/** Behind a `<`: a comment, a CDATA section, a DOCTYPE, a processing instruction. Nothing in it is markup. An unclosed one goes to the end. */
-const SECTION = String.raw`(?:!--[^]*?(?:-->|$)|!\[CDATA\[[^]*?(?:\]\]>|$)|!DOCTYPE[^[>]*(?:\[[^]*?(?:\]\s*>|$)|>|$)|\?[^]*?(?:\?>|$))`;
+/** Anything up to an end. If that is missing, it goes to the end of the feed. */
+const upTo = (end: string) => `[^]*?(?:${end}|$)`;
+/** What is no markup, behind its `<`. */
+const SECTIONS = [
+  // <!-- a comment -->
+  `!--${upTo("-->")}`,
+  // <![CDATA[ text ]]>
+  String.raw`!\[CDATA\[${upTo("]]>")}`,
+  // <!DOCTYPE rss SYSTEM "x.dtd">, <!DOCTYPE rss [ declarations ]>
+  String.raw`!DOCTYPE[^[>]*(?:\[${upTo(String.raw`\]\s*>`)}|>|$)`,
+  // <?xml version="1.0"?>
+  String.raw`\?${upTo(String.raw`\?>`)}`,
+];
+const SECTION = `(?:${SECTIONS.join("|")})`;
 /** `item>`, with its title if that comes first and is only text, as Prowlarr writes it: `item> <title>Film.2019` */
 const ITEM = String.raw`(item)(?:\s[^<>]*)?(?<!\/)>(?:\s*<title>([^<]*)(?=<\/title>))?`;
 /** `/item>` or `/item >`, but not `/items>` */
 const ITEM_END = String.raw`(\/item)[\s>]`;
 /**
- * The attributes of an element, no more than a hundred. Without a limit, the engine takes seconds for a million of them,
- * and then finds nothing.
+ * The attributes of an element, no more than a hundred. Without a limit, the engine takes seconds for a million, and then
+ * finds nothing.
  */
 const ATTRIBUTES = `[^<>"']*(?:(?:"[^"<]*"|'[^'<]*')[^<>"']*){0,100}`;
 /**
- * How most `attr` elements go on: with another name, or with a language that has no f, as each of FRENCH_WORDS has. They
- * are passed over, which halves the time for a large feed, and changes nothing else.
+ * How most `attr` elements go on: with another name, or with a language that has no f, which each of FRENCH_WORDS has.
+ * They are passed over. That halves the time for a large feed, and changes nothing else.
  */
 const CANNOT_BE_FRENCH = String.raw`name="(?:[^lL\s]|language" value="[^"<&fF]*")`;
 /**
@@ -705,8 +717,11 @@ const NO_TUNNEL = new Problem(
   "The proxy opens no tunnels (CONNECT): take its address out of the proxy settings of your system or browser.",
   405,
 );
-/** How a proxy is told from other programs that answer to `/health` as well, such as FlareSolverr. */
-const NAME = `language-tag-proxy/${version}`;
+/**
+ * A header of `/health`. By it a proxy is told from other programs with the same answer, such as FlareSolverr. It is not
+ * `Server`, which nginx replaces.
+ */
+const MARK = "x-language-tag-proxy";
 /**
  * What someone sees who opens the proxy's address in a browser. Its status is 404 all the same, because a program that
  * looks for Prowlarr's page must not take this for one.
@@ -752,7 +767,7 @@ function portProblem(port: number, { code }: NodeJS.ErrnoException): Problem {
 async function handle(request: Request, server: Bun.Server<undefined>, config: Config): Promise<Response> {
   const started = performance.now();
   const { path, query } = targetOf(request, config);
-  if (path === "/health") return Response.json({ status: "ok" }, { headers: { server: NAME } });
+  if (path === "/health") return Response.json({ status: "ok" }, { headers: { [MARK]: version } });
   if (path === "/" && request.headers.get("accept")?.includes("text/html"))
     return new Response(WELCOME, { status: 404 });
 
@@ -1153,7 +1168,7 @@ async function findServer(address: string, own: Who, { port, backend }: Config):
 async function whoAnswers(address: string): Promise<Who> {
   try {
     const { headers } = await ask(`${address}/health`, { timeout: 5000 });
-    return headers.get("server")?.startsWith("language-tag-proxy/") ? "proxy" : "other";
+    return headers.has(MARK) ? "proxy" : "other";
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code === "ECONNREFUSED") return "nobody";
