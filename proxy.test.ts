@@ -2198,8 +2198,16 @@ describe("--check judges", () => {
   });
 
   test.each<[what: string, more: Partial<World>, ...expected: string[]]>([
-    ["no proxy", { own: "nobody" }, "✗ No proxy answers on port 9797: start it, or set PORT to its port."],
-    ["no answer from it", { own: "unknown" }, "✗ No proxy answers on port 9797: start it, or set PORT to its port."],
+    [
+      "no proxy",
+      { own: "nobody" },
+      "✗ No proxy answers on port 9797: start it (if it ends at once, its log says why), or set PORT to its port.",
+    ],
+    [
+      "no answer from it",
+      { own: "unknown" },
+      "✗ No proxy answers on port 9797: start it (if it ends at once, its log says why), or set PORT to its port.",
+    ],
     [
       "something else in its place",
       { own: "other" },
@@ -2214,12 +2222,12 @@ describe("--check judges", () => {
     [
       "no application",
       { prowlarr: { version: "2.3.6", clients: [], indexers: [NZB] } },
-      '✗ Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with the proxy as "Prowlarr Server".',
+      "✗ Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with Prowlarr's own address for now.",
     ],
     [
       "no indexer in Prowlarr, before anything to do with a client",
       { prowlarr: { version: "2.3.6", clients: [sonarr({ api: "no key" })], indexers: [] } },
-      "✗ Prowlarr has no enabled indexer: add one that reports languages.",
+      "✗ Prowlarr has no enabled indexer: add or enable one that reports languages.",
       "✗ Sonarr: the check can't see whom it asks, nor what the tag brings there: copy its key from Sonarr → Settings → General into SONARR_API_KEY.",
     ],
   ])("the proxy and Prowlarr: %s", (_, more, ...expected) => expect(newLines([sonarr()], more)).toEqual(expected));
@@ -2256,7 +2264,7 @@ describe("--check judges", () => {
       "no key, and Prowlarr's own address",
       { api: "no key", server: PROWLARR },
       NO_KEY,
-      `${gives(PROWLARR.address)}, which is not the proxy: ${SERVER}`,
+      `${gives(PROWLARR.address)}, which is not the proxy: ${SERVER} But not before this check has seen its profiles.`,
     ],
     [
       "no address in Prowlarr",
@@ -2370,7 +2378,7 @@ describe("--check judges", () => {
   const again = (fewer: number) =>
     `or the same release is downloaded again and again, because its file has ${fewer} fewer.`;
   const NO_POINTS =
-    "the tag brings no points: give TRaSH Guides' custom format VFF a score there, such as 1800, and set Minimum Custom Format Score Increment to one more, such as 1801 (Settings → Profiles).";
+    "the tag brings no points: import TRaSH Guides' custom format VFF, give it a score there, such as 1800, and set Minimum Custom Format Score Increment to one more, such as 1801 (Settings → Profiles).";
   const scores = (tagged: number, untagged: number, file: number) => ({ scores: [{ tagged, untagged, file }] });
   test.each<[what: string, more: Partial<Profile>, expected: string]>([
     [
@@ -2494,7 +2502,7 @@ describe("--check judges", () => {
       "  1  A    1 release, none reports a language: the proxy can do nothing here",
       "✗ No enabled indexer reports languages: the proxy is of use only with one that does.",
     ],
-    ["not one", [], "✗ Prowlarr has no enabled indexer: add one that reports languages."],
+    ["not one", [], "✗ Prowlarr has no enabled indexer: add or enable one that reports languages."],
   ])("Prowlarr's indexers: %s", (_, indexers, ...expected) => expect([...judgeIndexers(indexers)]).toEqual(expected));
 });
 

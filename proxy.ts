@@ -1441,8 +1441,9 @@ function clientProblem(error: unknown, client: Client): Problem {
   const { name, code } = error as NodeJS.ErrnoException;
   if (!code) return oddAnswer(address);
   const where = `"${kind} Server" (Prowlarr → Settings → Apps → ${client.name})`;
-  const isContainer = code === "ECONNREFUSED" && isLocal(address);
-  const hint = isContainer ? ` In a container, that is the container itself: write the NAS's in ${where}.` : "";
+  const container = "In a container, localhost is the container itself, and another one's name may be unknown";
+  const isContainers = code === "ENOTFOUND" || (code === "ECONNREFUSED" && isLocal(address));
+  const hint = isContainers ? ` ${container}: write its address on your network in ${where}.` : "";
   // The code of a timeout is a number.
   const reason = typeof code === "string" ? code : name;
   return new Problem(`${address} gives no answer here (${reason}), so the check can't see its settings.${hint}`);
@@ -1460,7 +1461,7 @@ export function* judge(world: World): Generator<string> {
   yield `✓ Prowlarr ${version} at ${backend} accepts BACKEND_API_KEY.`;
   if (indexers.length === 0) yield NO_INDEXER;
   if (clients.length === 0)
-    yield '✗ Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with the proxy as "Prowlarr Server".';
+    yield "✗ Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with Prowlarr's own address for now.";
   for (const client of clients) yield* judgeClient(client, clients);
   if (indexers.length > 0) yield* judgeIndexers(indexers);
 }
@@ -1468,7 +1469,8 @@ export function* judge(world: World): Generator<string> {
 function judgeProxy({ port, own, reachesProwlarr, prowlarr }: World): string {
   if (own === "other")
     return `✗ Something else answers on port ${port}, not the proxy: set PORT to the proxy's port, or find that program with "sudo ss -ltnp" and stop it.`;
-  if (own !== "proxy") return `✗ No proxy answers on port ${port}: start it, or set PORT to its port.`;
+  if (own !== "proxy")
+    return `✗ No proxy answers on port ${port}: start it (if it ends at once, its log says why), or set PORT to its port.`;
   if (!reachesProwlarr && !(prowlarr instanceof Problem))
     return `✗ The proxy on port ${port} does not reach Prowlarr, but this check does: its BACKEND_URL is another one, or it needs a restart after a change.`;
   return `✓ The proxy answers on port ${port}.`;
@@ -1482,7 +1484,8 @@ function* judgeClient(client: Client, clients: Client[]): Generator<string> {
     yield* judgeProfiles(client, api);
     return yield* judgeWay(client, api);
   }
-  yield* judgeServer(client);
+  // Once connected, a profile that nobody has looked at could download for ever.
+  for (const line of judgeServer(client)) yield `${line} But not before this check has seen its profiles.`;
 }
 
 function judgeAccess({ name, kind, address, api }: Client, clients: Client[]): string {
@@ -1506,7 +1509,7 @@ function* judgeProfiles(client: Client, { profiles }: ClientApi): Generator<stri
   const without = judged.filter((profile) => pointsIn(profile) <= 0).map(({ name }) => `"${name}"`);
   if (without.length > 0) {
     const where = `${client.name}, profile${without.length > 1 ? "s" : ""} ${without.join(", ")}`;
-    yield `✗ ${where}: the tag brings no points: give TRaSH Guides' custom format VFF a score there, such as 1800, and set ${INCREMENT} to one more, such as 1801 (Settings → Profiles).`;
+    yield `✗ ${where}: the tag brings no points: import TRaSH Guides' custom format VFF, give it a score there, such as 1800, and set ${INCREMENT} to one more, such as 1801 (Settings → Profiles).`;
   }
   for (const profile of judged) {
     if (pointsIn(profile) > 0) yield judgePoints(client, profile);
@@ -1599,11 +1602,11 @@ function* judgeTests({ name }: Client, { version, indexers, tests }: ClientApi):
 
 /** Why a test failed: the client's own words, and what they leave out. */
 function explain(reason: string, { address }: Server, name: string): string {
-  const setServer = inApps('"Prowlarr Server" to the proxy\'s address on your network', name);
-  // Without a status ([502:BadGateway]) nobody answered, and the client speaks of DNS and IPv6.
-  if (isLocal(address) && !/\[\d{3}:/.test(reason))
-    return `${reason} In a container, that address is the container itself: ${setServer}`;
-  return /\[(?:404|502):/.test(reason) ? `${reason} If the proxy's settings were changed, restart it.` : reason;
+  // Sonarr and Radarr write a status so: [502:BadGateway]. Without one nobody answered, and they speak of DNS and IPv6.
+  if (/\[(?:404|502):/.test(reason)) return `${reason} If the proxy's settings were changed, restart it.`;
+  if (/\[\d{3}:/.test(reason) || !isLocal(address)) return reason;
+  const set = inApps('"Prowlarr Server" to the proxy\'s address on your network', name);
+  return `${reason} In a container, that address is the container itself: ${set}`;
 }
 
 /** One indexer by its name, or how many there are: a line for each of many would hide the other lines. */
@@ -1612,7 +1615,7 @@ function nameAll(indexers: { name: string }[]): string {
   return indexers.length === 1 ? first : `${indexers.length} indexers (the first is ${first})`;
 }
 
-const NO_INDEXER = "✗ Prowlarr has no enabled indexer: add one that reports languages.";
+const NO_INDEXER = "✗ Prowlarr has no enabled indexer: add or enable one that reports languages.";
 /** The list of Prowlarr's indexers and its sum. */
 export function* judgeIndexers(indexers: Indexer[]): Generator<string> {
   if (indexers.length === 0) return yield NO_INDEXER;
