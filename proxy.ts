@@ -1142,13 +1142,16 @@ async function askAll(config: Config): Promise<World> {
   const own = await whoAnswers(here);
   const servers = new Map<string, Promise<Server>>();
   const serverAt = (address: string) => servers.getOrInsertComputed(address, () => findServer(address, own, config));
-  // Only a proxy gets to see Prowlarr's key.
-  const byProxy = own === "proxy" && askProwlarrApi({ ...config, backend: here }, "system/status");
   const [prowlarr, reachesProwlarr] = await Promise.all([
     askProwlarr({ ...config, own, serverAt }).catch((error) => prowlarrProblem(error, config)),
-    Promise.resolve(byProxy).then(Boolean, () => false),
+    // Only a proxy gets to see Prowlarr's key.
+    own === "proxy" ? isProwlarr({ ...config, backend: here }) : false,
   ]);
   return { port, backend, own, reachesProwlarr, prowlarr };
+}
+
+async function isProwlarr(config: Config): Promise<boolean> {
+  return await askProwlarrApi(config, "system/status").then(Boolean, () => false);
 }
 
 /** Who answers at an address in the settings of Prowlarr or a client. */
@@ -1484,8 +1487,9 @@ function* judgeClient(client: Client, clients: Client[]): Generator<string> {
     yield* judgeProfiles(client, api);
     return yield* judgeWay(client, api);
   }
+  const fault = judgeServer(client);
   // Once connected, a profile that nobody has looked at could download for ever.
-  for (const line of judgeServer(client)) yield `${line} But not before this check has seen its profiles.`;
+  if (fault) yield `${fault} But not before this check has seen its profiles.`;
 }
 
 function judgeAccess({ name, kind, address, api }: Client, clients: Client[]): string {
@@ -1555,14 +1559,14 @@ function* judgeLanguage(client: Client, { name, language }: Profile): Generator<
 const inApps = (settings: string, name: string) =>
   `set ${settings} (Prowlarr → Settings → Apps → ${name}), then press Sync App Indexers.`;
 
-/** Judges "Prowlarr Server". What can't be reached from here may be right. */
-function* judgeServer({ name, server: { address, who } }: Client): Generator<string> {
-  if (who === "proxy" || who === "unknown") return;
+/** What is wrong with "Prowlarr Server", or nothing. What can't be reached from here may be right. */
+function judgeServer({ name, server: { address, who } }: Client): string {
   const set = inApps('"Prowlarr Server" to the proxy\'s address, and "Sync Level" to Full Sync', name);
   const gives = `Prowlarr gives ${name} the address ${address}`;
-  if (!address) yield `✗ Prowlarr gives ${name} no address that begins with http://: ${set}`;
-  else if (who === "other") yield `✗ ${gives}, which is not the proxy: ${set}`;
-  else yield `✗ ${gives}, where nothing answers: if it is the proxy's, start that; if not, ${set}`;
+  if (!address) return `✗ Prowlarr gives ${name} no address that begins with http://: ${set}`;
+  if (who === "other") return `✗ ${gives}, which is not the proxy: ${set}`;
+  if (who === "nobody") return `✗ ${gives}, where nothing answers: if it is the proxy's, start that; if not, ${set}`;
+  return "";
 }
 
 /** Judges whether a client asks the proxy for each of Prowlarr's indexers, and gets an answer. */
@@ -1574,8 +1578,8 @@ function* judgeWay(client: Client, api: ClientApi): Generator<string> {
   const astray = indexers.filter(({ server }) => !mayBeProxy(server));
   // Whatever Prowlarr gives, without Full Sync it leaves the indexers as someone has set them.
   const isSetByHand = !isFullSync && indexers.length > 0 && astray.length === 0;
-  const faults = isSetByHand ? [] : [...judgeServer(client)];
-  if (faults.length > 0) return yield* faults;
+  const fault = judgeServer(client);
+  if (fault && !isSetByHand) return yield fault;
   const press = "press Sync App Indexers in Prowlarr (Settings → Apps).";
   const sync = isFullSync ? press : inApps('"Sync Level" to Full Sync', name);
   if (indexers.length === 0) return yield `✗ ${name} has no indexer of Prowlarr's that is switched on: ${sync}`;
