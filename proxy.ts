@@ -522,7 +522,7 @@ function* itemsOf(feed: Buffer): Generator<Item> {
   }
 }
 
-/** Anything up to an end. If that is missing, it goes to the end of the feed. */
+/** Anything up to an end. If that is missing, it goes on to the last character. */
 const upTo = (end: string) => `[^]*?(?:${end}|$)`;
 /** What is no markup, behind its `<`. */
 const SECTIONS = [
@@ -1072,7 +1072,7 @@ function errorResponse({ status, message }: Problem, isSearch: boolean): Respons
 // ─── Check: the whole way from Sonarr and Radarr to each indexer ────────────────────────────────────────────────────
 //
 // `--check` looks at an installed proxy in three steps. It asks Prowlarr, Sonarr and Radarr through their own APIs, and
-// changes nothing in any of them. It judges what they answered: those functions are pure. And it prints the lines, in
+// changes no setting in any of them. It judges what they answered: those functions are pure. And it prints the lines, in
 // the order in which to act on them. `--indexers` does the same for Prowlarr's indexers alone.
 
 /** What the check knows once it has asked. */
@@ -1097,7 +1097,7 @@ export type Client = {
   address: string;
   /** "Prowlarr Server", the address that Prowlarr writes into the client's indexers, or empty. */
   server: Server;
-  /** Whether Prowlarr overwrites what its indexers have in the client. */
+  /** Whether Prowlarr overwrites its indexers' settings in the client. */
   isFullSync: boolean;
   api: Asked<ClientApi> | "no key" | "key refused" | "wrong address";
 };
@@ -1105,10 +1105,10 @@ export type Client = {
 export type ClientApi = {
   version: string;
   profiles: Profile[];
-  /** The indexers in use that Prowlarr gave it. */
-  indexers: { id: number; name: string; server: Server }[];
+  /** The indexers in use that Prowlarr gave it, with their number there. */
+  indexers: { id: number; name: string; server: Server; prowlarrId: number }[];
   /** Why an indexer, by its number, failed in the client's own test. Empty if it did not. */
-  tests: Asked<Map<number, string>> | "not asked";
+  tests: Map<number, string> | "not asked" | "no result";
 };
 /** A quality profile. */
 export type Profile = {
@@ -1125,7 +1125,7 @@ export type Profile = {
   language: string;
   scores: Sample<number>[];
 };
-/** Something of a release with the tag, of the same one without, and of the file that the client has afterwards. */
+/** The custom formats, or their points, of a release with the tag, of one without, and of the file that comes of it. */
 type Sample<Thing> = { tagged: Thing; untagged: Thing; file: Thing };
 /** An enabled indexer of Prowlarr's: its latest releases, and how many report a language, are French, get the tag. */
 export type Indexer = { id: number; name: string; latest: Asked<Latest> };
@@ -1134,7 +1134,11 @@ type Latest = { items: number; reported: number; french: number; tagged: number 
 // Asking: everybody at once, and nobody twice for the same.
 
 /** What the functions that ask go by. */
-type Asking = Config & { own: Who; serverAt: (address: string) => Promise<Server> };
+type Asking = Config & {
+  own: Who;
+  reachesProwlarr: Promise<boolean>;
+  serverAt: (address: string) => Promise<Server>;
+};
 
 async function askAll(config: Config): Promise<World> {
   const { port, backend } = config;
@@ -1142,29 +1146,27 @@ async function askAll(config: Config): Promise<World> {
   const own = await whoAnswers(here);
   const servers = new Map<string, Promise<Server>>();
   const serverAt = (address: string) => servers.getOrInsertComputed(address, () => findServer(address, own, config));
-  const [prowlarr, reachesProwlarr] = await Promise.all([
-    askProwlarr({ ...config, own, serverAt }).catch((error) => prowlarrProblem(error, config)),
-    // Only a proxy gets to see Prowlarr's key.
-    own === "proxy" ? isProwlarr({ ...config, backend: here }) : false,
-  ]);
-  return { port, backend, own, reachesProwlarr, prowlarr };
+  // Only a proxy gets to see Prowlarr's key.
+  const there = own === "proxy" ? askProwlarrApi({ ...config, backend: here }, "system/status") : Promise.reject();
+  const reachesProwlarr = there.then(Boolean, () => false);
+  const asking = { ...config, own, reachesProwlarr, serverAt };
+  const prowlarr = await askProwlarr(asking).catch((error) => prowlarrProblem(error, config));
+  return { port, backend, own, reachesProwlarr: await reachesProwlarr, prowlarr };
 }
 
-async function isProwlarr(config: Config): Promise<boolean> {
-  return await askProwlarrApi(config, "system/status").then(Boolean, () => false);
-}
-
-/** Who answers at an address in the settings of Prowlarr or a client. */
+/** Who answers at an address in the settings of Prowlarr or a client, as far as that can be told from here. */
 async function findServer(address: string, own: Who, { port, backend }: Config): Promise<Server> {
   if (!address) return { address, who: "other" };
   const who = await whoAnswers(address);
-  const portOf = (url: string) => URL.parse(url)?.port;
   if (who === "proxy") return { address, who };
-  // Prowlarr's own port, perhaps with a name that only the client knows.
+  const portOf = (url: string) => URL.parse(url)?.port;
+  // With Prowlarr's own port it is Prowlarr, perhaps by a name that only the client knows.
   if (portOf(address) && portOf(address) === portOf(backend)) return { address, who: "other" };
-  // The proxy's own port, where it may run later; and localhost is another system for each container.
-  const isOpen = (own !== "proxy" && portOf(address) === String(port)) || (who === "nobody" && isLocal(address));
-  return { address, who: isOpen ? "unknown" : who };
+  // On the proxy's own port the proxy may run later.
+  const isProxyToBe = own !== "proxy" && portOf(address) === String(port);
+  // In a container, localhost is another system than here.
+  const isElsewhere = who === "nobody" && isLocal(address);
+  return { address, who: isProxyToBe || isElsewhere ? "unknown" : who };
 }
 
 /** Who answers at an address. */
@@ -1204,7 +1206,7 @@ async function askClient(application: any, asking: Asking): Promise<Client> {
     isFullSync: application.syncLevel === "fullSync",
     api: "no key",
   };
-  client.api = await openApi(client, asking).catch((error) => clientProblem(error, client));
+  client.api = await askWithKeys(client, asking).catch((error) => clientProblem(error, client));
   return client;
 }
 
@@ -1212,7 +1214,7 @@ async function askClient(application: any, asking: Asking): Promise<Client> {
 type Api = (resource: string, more?: Partial<Question>) => Promise<any>;
 
 /** Reads a client's API with the first of the keys for its kind that it accepts. */
-async function openApi({ kind, address }: Client, asking: Asking): Promise<Client["api"]> {
+async function askWithKeys({ kind, address }: Client, asking: Asking): Promise<Client["api"]> {
   const { timeout, clientKeys } = asking;
   if (!address) return "wrong address";
   for (const key of clientKeys[kind]) {
@@ -1223,20 +1225,20 @@ async function openApi({ kind, address }: Client, asking: Asking): Promise<Clien
     const version = parseJson(body)?.version;
     if (status !== 200 || !version) return "wrong address";
     const api: Api = (resource, more) => askClientApi(address, resource, { ...question, ...more });
-    return await readApi(kind, text(version), api, asking);
+    return await askFacts(kind, text(version), api, asking);
   }
   return clientKeys[kind].length > 0 ? "key refused" : "no key";
 }
 
-async function readApi(kind: Client["kind"], version: string, api: Api, asking: Asking): Promise<ClientApi> {
+async function askFacts(kind: Client["kind"], version: string, api: Api, asking: Asking): Promise<ClientApi> {
   const [works, profiles, indexers]: [any[], any[], ClientApi["indexers"]] = await Promise.all([
     api(kind === "Radarr" ? "movie" : "series"),
     api("qualityprofile"),
-    readIndexers(api, asking),
+    askClientIndexers(api, asking),
   ]);
   const [samples, tests] = await Promise.all([
-    readSamples(kind, works, api),
-    readTests(indexers, api, asking).catch(() => new Problem(NO_TEST)),
+    askSamples(kind, works, api),
+    askTests(indexers, api, asking).catch(() => "no result" as const),
   ]);
   return { version, profiles: profiles.map((profile) => readProfile(profile, works, samples)), indexers, tests };
 }
@@ -1268,7 +1270,7 @@ function readProfile(profile: any, works: any[], samples: Sample<number[]>[]): P
  * FRENCH by its tracks, with or without a tag. One of the two samples names the original language, because formats such
  * as TRaSH's "Language: Original + French" compare with it.
  */
-async function readSamples(kind: Client["kind"], works: any[], api: Api): Promise<Sample<number[]>[]> {
+async function askSamples(kind: Client["kind"], works: any[], api: Api): Promise<Sample<number[]>[]> {
   const work = works.find(
     // What is only announced may have no year, and the client can't read a title without one.
     ({ year, originalLanguage: language }) => year !== 0 && language && !/^(?:Unknown|French)$/.test(language.name),
@@ -1290,27 +1292,30 @@ async function readSamples(kind: Client["kind"], works: any[], api: Api): Promis
 }
 
 /** The indexers that a client asks, and that Prowlarr gave it: their address ends in a number. */
-async function readIndexers(api: Api, { serverAt }: Asking): Promise<ClientApi["indexers"]> {
+async function askClientIndexers(api: Api, { serverAt }: Asking): Promise<ClientApi["indexers"]> {
   const uses = ["enableRss", "enableAutomaticSearch", "enableInteractiveSearch"];
   const indexers: any[] = await api("indexer");
   const ours = indexers.map(async (indexer) => {
-    const [, server] = /^(.*)\/\d+$/.exec(addressIn(indexer, "baseUrl")) ?? [];
+    const [, server, prowlarrId] = /^(.*)\/(\d+)$/.exec(addressIn(indexer, "baseUrl")) ?? [];
     if (!server || !uses.some((use) => indexer[use] === true)) return [];
-    return { id: number(indexer.id), name: text(indexer.name), server: await serverAt(server) };
+    const { id, name } = indexer;
+    return { id: number(id), name: text(name), server: await serverAt(server), prowlarrId: Number(prowlarrId) };
   });
   return (await Promise.all(ours)).flat();
 }
 
-const NO_TEST = "its own test of its indexers gave no result: press Test All Indexers under its Settings → Indexers.";
-/** Lets a client test its indexers. If one is known not to answer, it is not asked: it would put that on hold. */
-async function readTests(indexers: ClientApi["indexers"], api: Api, asking: Asking): Promise<ClientApi["tests"]> {
-  const { own, timeout } = asking;
+/** Lets a client test its indexers. If they are known not to answer, it is not asked: it would put them on hold. */
+async function askTests(indexers: ClientApi["indexers"], api: Api, asking: Asking): Promise<ClientApi["tests"]> {
+  const { own, reachesProwlarr, timeout } = asking;
   const mayAnswer = ({ who }: Server) => who === "proxy" || (who === "unknown" && own === "proxy");
-  if (!indexers.every(({ server }) => mayAnswer(server))) return "not asked";
+  if (indexers.length === 0 || !indexers.every(({ server }) => mayAnswer(server))) return "not asked";
+  if (own === "proxy" && !(await reachesProwlarr)) return "not asked";
   // The client asks its indexers one after the other, so this may take ten times as long as anything else.
   const tests: any[] = await api("indexer/testall", { method: "POST", timeout: 10 * timeout });
   const reasonOf = (failures: any[]) => failures.map(({ errorMessage }) => withoutSecrets(errorMessage)).join(" ");
-  const why = ({ validationFailures }: any) => text(reasonOf(validationFailures)) || "its log says why.";
+  // With its number in it, each indexer would have a reason of its own.
+  const alike = (reason: string) => reason.replace(/\/\d+\/api\b/g, "/…/api");
+  const why = ({ validationFailures }: any) => text(alike(reasonOf(validationFailures))) || "its log says why.";
   return new Map(tests.map((test) => [number(test.id), test.isValid === true ? "" : why(test)]));
 }
 
@@ -1344,13 +1349,17 @@ async function askLatest(id: number, config: Config): Promise<Latest> {
   return { items, reported, french, tagged: tags.length };
 }
 
-/** A text in an answer, without keys: Prowlarr, Sonarr and Radarr make them of 32 hex digits. A long one is cut. */
+/**
+ * A text in an answer, without keys: Prowlarr, Sonarr and Radarr make them of 32 hex digits. A long one is cut. Where there
+ * is none, this throws, and the whole answer is an odd one (`oddAnswer`).
+ */
 function text(value: unknown): string {
   if (typeof value !== "string") throw new TypeError("not a text");
   const safe = value.replace(/(?:[\da-f]-?){32,}/gi, "…");
   return safe.length > 300 ? `${safe.slice(0, 300)}…` : safe;
 }
 
+/** A number in an answer. It throws likewise. */
 function number(value: unknown): number {
   if (typeof value !== "number") throw new TypeError("not a number");
   return value;
@@ -1452,8 +1461,7 @@ function clientProblem(error: unknown, client: Client): Problem {
   return new Problem(`${address} gives no answer here (${reason}), so the check can't see its settings.${hint}`);
 }
 
-// Judging: from what the check knows to its lines. ✓ is right, ✗ says what to do, ? can't be seen from here. Each
-// function is about one thing that may be wrong.
+// Judging: from what the check knows to its lines. ✓ is right, ✗ says what to do, ? can't be seen from here.
 
 /** The lines of the check, in the order in which to act on them. */
 export function* judge(world: World): Generator<string> {
@@ -1465,7 +1473,10 @@ export function* judge(world: World): Generator<string> {
   if (indexers.length === 0) yield NO_INDEXER;
   if (clients.length === 0)
     yield "✗ Prowlarr has no Sonarr or Radarr: add them under Settings → Apps, with Prowlarr's own address for now.";
-  for (const client of clients) yield* judgeClient(client, clients);
+  // First all profiles, because Sync App Indexers connects every client at once.
+  for (const client of clients) yield* judgeSettings(client, clients);
+  for (const client of clients) yield* judgeWay(client);
+  for (const client of clients) yield* judgeChoice(client, indexers);
   if (indexers.length > 0) yield* judgeIndexers(indexers);
 }
 
@@ -1479,29 +1490,19 @@ function judgeProxy({ port, own, reachesProwlarr, prowlarr }: World): string {
   return `✓ The proxy answers on port ${port}.`;
 }
 
-function* judgeClient(client: Client, clients: Client[]): Generator<string> {
-  const { name, api } = client;
-  if (api instanceof Problem) yield `? ${name}: ${api.message}`;
-  else if (typeof api === "string") yield judgeAccess(client, clients);
-  else {
-    yield* judgeProfiles(client, api);
-    return yield* judgeWay(client, api);
-  }
-  const fault = judgeServer(client);
-  // Once connected, a profile that nobody has looked at could download for ever.
-  if (fault) yield `${fault} But not before this check has seen its profiles.`;
-}
-
-function judgeAccess({ name, kind, address, api }: Client, clients: Client[]): string {
+function* judgeSettings(client: Client, clients: Client[]): Generator<string> {
+  const { name, kind, address, api } = client;
+  if (api instanceof Problem) return yield `? ${name}: ${api.message}`;
+  if (typeof api !== "string") return yield* judgeProfiles(client, api);
   const variable = `${kind.toUpperCase()}_API_KEY`;
   const isAlone = clients.filter((client) => client.kind === kind).length === 1;
   const comma = isAlone ? "" : ", with a comma between it and the other's";
   const copy = `copy its key from ${kind} → Settings → General into ${variable}${comma}.`;
-  if (api === "no key") return `✗ ${name}: the check can't see whom it asks, nor what the tag brings there: ${copy}`;
-  if (api === "key refused")
-    return `✗ ${name}: ${address} refuses ${variable}: if that is its address (Prowlarr → Settings → Apps), ${copy}`;
-  const is = address ? `${address} is not a ${kind}` : "Prowlarr has no address for it";
-  return `✗ ${name}: ${is}: set "${kind} Server" to its address, with its URL base (Prowlarr → Settings → Apps → ${name}).`;
+  const server = `set "${kind} Server" to its address, with its URL base (Prowlarr → Settings → Apps → ${name}).`;
+  if (api === "no key") yield `✗ ${name}: the check can't see whom it asks, nor what the tag brings there: ${copy}`;
+  else if (api === "key refused")
+    yield `✗ ${name}: ${address} refuses ${variable}: if that is its address (Prowlarr → Settings → Apps), ${copy}`;
+  else yield `✗ ${name}: ${address ? `${address} is not a ${kind}` : "Prowlarr has no address for it"}: ${server}`;
 }
 
 const INCREMENT = "Minimum Custom Format Score Increment";
@@ -1539,10 +1540,10 @@ function judgePoints({ name, kind }: Client, profile: Profile): string {
   const brings = `${name}, profile "${profile.name}": the tag brings ${points}`;
   const isRefused = scores.every(({ untagged }) => untagged < minimum);
   const refused = isRefused ? ` Releases below ${minimum} points are refused.` : "";
-  const isAgain = ({ tagged, file }: Sample<number>) => tagged - file >= Math.max(increment ?? 1, 1) && file < cutoff;
-  if (!upgradeAllowed || !scores.some(isAgain))
+  // From the cutoff on, a file is not replaced.
+  const lost = Math.max(...scores.filter(({ file }) => file < cutoff).map(({ tagged, file }) => tagged - file));
+  if (!upgradeAllowed || lost < Math.max(increment ?? 1, 1))
     return `✓ ${brings}, and no release is downloaded twice for them.${refused}`;
-  const lost = Math.max(...scores.map(({ tagged, file }) => tagged - file));
   const again = `or the same release is downloaded again and again, because its file has ${lost} fewer.${refused}`;
   if (increment === undefined) return `✗ ${brings}, and this ${kind} has no ${INCREMENT}: update it, ${again}`;
   return `✗ ${brings}: set ${INCREMENT} to ${lost + 1} (now ${increment}), ${again}`;
@@ -1564,34 +1565,51 @@ function judgeServer({ name, server: { address, who } }: Client): string {
   const set = inApps('"Prowlarr Server" to the proxy\'s address, and "Sync Level" to Full Sync', name);
   const gives = `Prowlarr gives ${name} the address ${address}`;
   if (!address) return `✗ Prowlarr gives ${name} no address that begins with http://: ${set}`;
-  if (who === "other") return `✗ ${gives}, which is not the proxy: ${set}`;
+  if (who === "other") return `✗ ${gives}, which is not the proxy's: ${set}`;
   if (who === "nobody") return `✗ ${gives}, where nothing answers: if it is the proxy's, start that; if not, ${set}`;
   return "";
 }
 
-/** Judges whether a client asks the proxy for each of Prowlarr's indexers, and gets an answer. */
-function* judgeWay(client: Client, api: ClientApi): Generator<string> {
-  const { name, server, isFullSync } = client;
+/** Judges whether a client asks the proxy for the indexers that Prowlarr gave it, and gets answers. */
+function* judgeWay(client: Client): Generator<string> {
+  const { name, server, isFullSync, api } = client;
+  const fault = judgeServer(client);
+  if (api instanceof Problem || typeof api === "string") {
+    // Once connected, a profile that nobody has looked at could download for ever.
+    if (fault) yield `${fault} But not before this check has seen its profiles.`;
+    return;
+  }
   const { indexers } = api;
   // What can't be reached from here may be the proxy if Prowlarr gives that address.
   const mayBeProxy = ({ who, address }: Server) => who === "proxy" || (who === "unknown" && address === server.address);
   const astray = indexers.filter(({ server }) => !mayBeProxy(server));
   // Whatever Prowlarr gives, without Full Sync it leaves the indexers as someone has set them.
   const isSetByHand = !isFullSync && indexers.length > 0 && astray.length === 0;
-  const fault = judgeServer(client);
   if (fault && !isSetByHand) return yield fault;
   const press = "press Sync App Indexers in Prowlarr (Settings → Apps).";
   const sync = isFullSync ? press : inApps('"Sync Level" to Full Sync', name);
-  if (indexers.length === 0) return yield `✗ ${name} has no indexer of Prowlarr's that is switched on: ${sync}`;
+  if (indexers.length === 0)
+    return yield `✗ ${name} has no indexer of Prowlarr's that is switched on: ${sync} If that changes nothing, see their categories, tags and Sync Profile there.`;
   for (const [address, those] of Map.groupBy(astray, ({ server }) => server.address))
-    yield `✗ ${name} asks ${address}, which is not the proxy, for ${nameAll(those)}: ${sync} If that changes nothing, delete what it asks there under its Settings → Indexers, and sync again.`;
+    yield `✗ ${name} asks ${address}, which is not the proxy's, for ${nameAll(those)}: ${sync} If that changes nothing, delete what it asks there under its Settings → Indexers, and sync again.`;
   if (astray.length === 0) yield* judgeTests(client, api);
+}
+
+/** Judges whether a client has an indexer that reports languages: Prowlarr gives it those of its categories and tags. */
+function* judgeChoice({ name, api }: Client, indexers: Indexer[]): Generator<string> {
+  if (api instanceof Problem || typeof api === "string" || api.indexers.length === 0) return;
+  const reporting = indexers.filter(({ latest }) => !(latest instanceof Problem) && latest.reported > 0);
+  const own = new Set(api.indexers.map(({ prowlarrId }) => prowlarrId));
+  if (reporting.length === 0 || reporting.some(({ id }) => own.has(id))) return;
+  yield `✗ ${name} has no indexer that reports languages, such as ${reporting[0]!.name}: see its categories, tags and Sync Profile in Prowlarr.`;
 }
 
 /** Judges what a client's own test of its indexers told. */
 function* judgeTests({ name }: Client, { version, indexers, tests }: ClientApi): Generator<string> {
-  if (tests === "not asked") return yield `? ${name} is not asked to test its indexers while no proxy answers.`;
-  if (tests instanceof Problem) return yield `? ${name}: ${tests.message}`;
+  if (tests === "not asked")
+    return yield `? ${name} is not asked to test its indexers while no proxy answers for Prowlarr.`;
+  if (tests === "no result")
+    return yield `? ${name}: its own test of its indexers gave no result: press Test All Indexers under its Settings → Indexers.`;
   const reasonFor = (id: number) => tests.get(id) ?? "it was not tested, and its log says why.";
   const failed = indexers.filter(({ id }) => reasonFor(id));
   for (const [reason, those] of Map.groupBy(failed, ({ id, server }) => explain(reasonFor(id), server, name)))
@@ -1629,11 +1647,8 @@ export function* judgeIndexers(indexers: Indexer[]): Generator<string> {
   for (const { id, name, latest } of indexers)
     yield `  ${String(id).padStart(idWidth)}  ${name.padEnd(nameWidth)}  ${describeLatest(latest)}`;
 
-  const withReleases = indexers.flatMap(({ latest }) =>
-    latest instanceof Problem || latest.items === 0 ? [] : latest,
-  );
-  const reporting = withReleases.filter(({ reported }) => reported > 0).length;
-  const silent = indexers.length - withReleases.length;
+  const reporting = indexers.filter(({ latest }) => !(latest instanceof Problem) && latest.reported > 0).length;
+  const silent = indexers.filter(({ latest }) => latest instanceof Problem || latest.items === 0).length;
   const isWell = indexers.every(({ latest }) => !(latest instanceof Problem));
   const sum = `${reporting} of ${indexers.length} report languages`;
   if (reporting > 0 && isWell) yield `✓ ${sum}.`;
