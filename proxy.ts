@@ -6,7 +6,7 @@
  *     <title>Show.S01E01.1080p.WEB-GRP</title> <newznab:attr name="language" value="French"/>
  *     <title>Show.S01E01.MULTi.VFF.1080p.WEB-GRP</title> …
  *
- * All else in a feed, and every other answer, passes through untouched. To run it:
+ * Everything else in a feed, and every other answer, passes through untouched. To run it:
  * `BACKEND_URL=http://prowlarr:9696 bun proxy.ts`, or `bun proxy.ts --help`.
  *
  * The order: configuration, rules, feed, proxy, check, command line. Start at `handle`, where a request comes in: it
