@@ -199,7 +199,7 @@ const GROUP_AT_END = `(?<=-)${GROUP}${EXTENSION_AND_END}`;
 const FORMATS = anyOf(RESOLUTIONS, CODECS, PICTURES);
 /** `1080p`, `1920x800`, `x265`, `HDR`, `DDP5.1` */
 const FORMAT = String.raw`(?:\d{3,4}(?:[pi]|x\d{3,4})|${FORMATS}|${anyOf(SOUNDS)}(?:\d[ ._]\d)?)`;
-/** A WEB on its own is a source only before a format, a release tag, a hyphen, a bracket or the end: not in "Web of Lies". */
+/** A lone WEB is a source only before a format, a release tag, a hyphen, a bracket or the end: not in "Web of Lies". */
 const WEB = String.raw`WEB(?=${GAP}(?:${FORMAT}|${anyOf(FRENCH_TAGS, OTHER_TAGS)})${END}|-|[)\]]|[ .]*$)`;
 /** `DSNP` in `DSNP.WEB-DL` */
 const BEFORE_WEB = `${anyOf(SERVICES, TELESYNC)}(?=${GAP}(?:WEB|${anyOf(WEB_SOURCES)})${END})`;
@@ -457,7 +457,7 @@ export interface TaggedFeed {
 
 /** A search finds 100 releases, rarely 5,000. To read the titles of many more would hold up everybody else. */
 const MOST_ITEMS = 20_000;
-/** In bytes of all unusual elements that fast-xml-parser reads: it takes a hundred times as long as LANDMARK. */
+/** In bytes of all elements that go to fast-xml-parser. It takes some 10 µs for each, and a feed may hold a million. */
 const MOST_PARSED = 2 * 1024 * 1024;
 
 /**
@@ -541,13 +541,13 @@ const ITEM = String.raw`(item)(?:\s[^<>]*)?(?<!\/)>(?:\s*<title>([^<]*)(?=<\/tit
 /** `/item>` or `/item >`, but not `/items>` */
 const ITEM_END = String.raw`(\/item)[\s>]`;
 /**
- * The attributes of an element, no more than a hundred. Without a limit, the engine takes seconds for a million, and then
- * finds nothing.
+ * The attributes of an element, no more than a hundred. Without a limit, the engine takes seconds for a million, and
+ * then finds nothing.
  */
 const ATTRIBUTES = `[^<>"']*(?:(?:"[^"<]*"|'[^'<]*')[^<>"']*){0,100}`;
 /**
  * How most `attr` elements go on: with another name, or with a language that has no f, which each of FRENCH_WORDS has.
- * They are passed over. That halves the time for a large feed, and changes nothing else.
+ * They are passed over. That halves the time for a feed without French, and changes nothing else.
  */
 const CANNOT_BE_FRENCH = String.raw`name="(?:[^lL\s]|language" value="[^"<&fF]*")`;
 /**
@@ -718,8 +718,8 @@ const NO_TUNNEL = new Problem(
   405,
 );
 /**
- * A header of `/health`. By it a proxy is told from other programs with the same answer, such as FlareSolverr. It is not
- * `Server`, which nginx replaces.
+ * A header of `/health`. By it a proxy is told from other programs with the same answer, such as FlareSolverr. It is
+ * not `Server`, which nginx replaces.
  */
 const MARK = "x-language-tag-proxy";
 /**
@@ -1072,8 +1072,8 @@ function errorResponse({ status, message }: Problem, isSearch: boolean): Respons
 // ─── Check: the whole way from Sonarr and Radarr to each indexer ────────────────────────────────────────────────────
 //
 // `--check` looks at an installed proxy in three steps. It asks Prowlarr, Sonarr and Radarr through their own APIs, and
-// changes no setting in any of them. It judges what they answered: those functions are pure. And it prints the lines, in
-// the order in which to act on them. `--indexers` does the same for Prowlarr's indexers alone.
+// changes no setting in any of them. It judges what they answered: those functions are pure. And it prints the lines,
+// in the order in which to act on them. `--indexers` does the same for Prowlarr's indexers alone.
 
 /** What the check knows once it has asked. */
 export type World = Pick<Config, "port" | "backend"> & {
@@ -1182,7 +1182,8 @@ async function whoAnswers(address: string): Promise<Who> {
 }
 
 async function askProwlarr(asking: Asking): Promise<World["prowlarr"]> {
-  if ((await whoAnswers(asking.backend)) === "proxy") throw LOOP;
+  const { who } = await asking.serverAt(asking.backend);
+  if (who === "proxy") throw LOOP;
   const [{ version }, indexers, clients] = await Promise.all([
     askProwlarrApi(asking, "system/status"),
     askIndexers(asking),
@@ -1350,8 +1351,8 @@ async function askLatest(id: number, config: Config): Promise<Latest> {
 }
 
 /**
- * A text in an answer, without keys: Prowlarr, Sonarr and Radarr make them of 32 hex digits. A long one is cut. Where there
- * is none, this throws, and the whole answer is an odd one (`oddAnswer`).
+ * A text in an answer, without keys: Prowlarr, Sonarr and Radarr make them of 32 hex digits. A long one is cut. Where
+ * there is none, this throws, and the whole answer is an odd one (`oddAnswer`).
  */
 function text(value: unknown): string {
   if (typeof value !== "string") throw new TypeError("not a text");
@@ -1463,6 +1464,15 @@ function clientProblem(error: unknown, client: Client): Problem {
 
 // Judging: from what the check knows to its lines. ✓ is right, ✗ says what to do, ? can't be seen from here.
 
+/** What a client says of itself, if it could be asked. */
+function factsOf({ api }: Client): ClientApi | undefined {
+  return typeof api === "string" || api instanceof Problem ? undefined : api;
+}
+
+function reportsLanguages({ latest }: Indexer): boolean {
+  return !(latest instanceof Problem) && latest.reported > 0;
+}
+
 /** The lines of the check, in the order in which to act on them. */
 export function* judge(world: World): Generator<string> {
   const { backend, prowlarr } = world;
@@ -1572,14 +1582,13 @@ function judgeServer({ name, server: { address, who } }: Client): string {
 
 /** Judges whether a client asks the proxy for the indexers that Prowlarr gave it, and gets answers. */
 function* judgeWay(client: Client): Generator<string> {
-  const { name, server, isFullSync, api } = client;
+  const { name, server, isFullSync } = client;
+  const facts = factsOf(client);
   const fault = judgeServer(client);
-  if (api instanceof Problem || typeof api === "string") {
-    // Once connected, a profile that nobody has looked at could download for ever.
-    if (fault) yield `${fault} But not before this check has seen its profiles.`;
-    return;
-  }
-  const { indexers } = api;
+  // Once connected, a profile that nobody has looked at could download for ever.
+  if (fault && !facts) yield `${fault} But not before this check has seen its profiles.`;
+  if (!facts) return;
+  const { indexers } = facts;
   // What can't be reached from here may be the proxy if Prowlarr gives that address.
   const mayBeProxy = ({ who, address }: Server) => who === "proxy" || (who === "unknown" && address === server.address);
   const astray = indexers.filter(({ server }) => !mayBeProxy(server));
@@ -1592,16 +1601,16 @@ function* judgeWay(client: Client): Generator<string> {
     return yield `✗ ${name} has no indexer of Prowlarr's that is switched on: ${sync} If that changes nothing, see their categories, tags and Sync Profile there.`;
   for (const [address, those] of Map.groupBy(astray, ({ server }) => server.address))
     yield `✗ ${name} asks ${address}, which is not the proxy's, for ${nameAll(those)}: ${sync} If that changes nothing, delete what it asks there under its Settings → Indexers, and sync again.`;
-  if (astray.length === 0) yield* judgeTests(client, api);
+  if (astray.length === 0) yield* judgeTests(client, facts);
 }
 
-/** Judges whether a client has an indexer that reports languages: Prowlarr gives it those of its categories and tags. */
-function* judgeChoice({ name, api }: Client, indexers: Indexer[]): Generator<string> {
-  if (api instanceof Problem || typeof api === "string" || api.indexers.length === 0) return;
-  const reporting = indexers.filter(({ latest }) => !(latest instanceof Problem) && latest.reported > 0);
-  const own = new Set(api.indexers.map(({ prowlarrId }) => prowlarrId));
-  if (reporting.length === 0 || reporting.some(({ id }) => own.has(id))) return;
-  yield `✗ ${name} has no indexer that reports languages, such as ${reporting[0]!.name}: see its categories, tags and Sync Profile in Prowlarr.`;
+/** Judges whether a client has one of the indexers that report languages: Prowlarr chooses by categories and tags. */
+function* judgeChoice(client: Client, indexers: Indexer[]): Generator<string> {
+  const own = factsOf(client)?.indexers ?? [];
+  const reporting = indexers.filter(reportsLanguages);
+  if (own.length === 0 || reporting.length === 0) return;
+  if (own.some(({ prowlarrId }) => reporting.some(({ id }) => id === prowlarrId))) return;
+  yield `✗ ${client.name} has no indexer that reports languages, such as ${reporting[0]!.name}: see its categories, tags and Sync Profile in Prowlarr.`;
 }
 
 /** Judges what a client's own test of its indexers told. */
@@ -1647,7 +1656,7 @@ export function* judgeIndexers(indexers: Indexer[]): Generator<string> {
   for (const { id, name, latest } of indexers)
     yield `  ${String(id).padStart(idWidth)}  ${name.padEnd(nameWidth)}  ${describeLatest(latest)}`;
 
-  const reporting = indexers.filter(({ latest }) => !(latest instanceof Problem) && latest.reported > 0).length;
+  const reporting = indexers.filter(reportsLanguages).length;
   const silent = indexers.filter(({ latest }) => latest instanceof Problem || latest.items === 0).length;
   const isWell = indexers.every(({ latest }) => !(latest instanceof Problem));
   const sum = `${reporting} of ${indexers.length} report languages`;
