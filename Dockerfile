@@ -26,7 +26,7 @@ RUN case "${TARGETARCH:-$(uname -m)}" in \
 
 # The smallest base that the binary runs on: it needs glibc and nothing else. "static" has no glibc; "base" brings
 # OpenSSL and "cc" the C++ library besides, and Bun holds its own of both. "nonroot" is user 65532.
-FROM gcr.io/distroless/base-nossl-debian12:nonroot
+FROM gcr.io/distroless/base-nossl-debian13:nonroot
 ARG TARGETARCH
 COPY --from=build /$TARGETARCH/language-tag-proxy /usr/local/bin/language-tag-proxy
 # Bun sends 256 requests at a time, and the others wait. As many uploads that never end would block every search until
