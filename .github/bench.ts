@@ -23,15 +23,8 @@ const TITLES = [
 /** An item as Prowlarr writes it. */
 function itemOf(number: number, isFrench: boolean): string {
   const link = `http://prowlarr:9696/1/download?apikey=${"0123456789abcdef".repeat(2)}&amp;link=${"QWxhZGRpbjpvcGVuIHNlc2FtZQ".repeat(8)}&amp;file=x`;
-  const attributes = {
-    category: 5040,
-    language: "English",
-    ...(isFrench && { audio: "AC3" }),
-    tvdbid: 12_345,
-    files: 55,
-  };
-  const attrs = Object.entries(attributes).map(([name, value]) => `<newznab:attr name="${name}" value="${value}" />`);
-  if (isFrench) attrs.push('<newznab:attr name="language" value="French" />');
+  const languages = isFrench ? ["English", "French"] : ["English"];
+  const attributes = languages.map((language) => `<newznab:attr name="language" value="${language}" />`);
   return `
     <item>
       <title>${TITLES[number % TITLES.length]!(number)}</title>
@@ -43,7 +36,10 @@ function itemOf(number: number, isFrench: boolean): string {
       <link>${link}</link>
       <category>5040</category>
       <enclosure url="${link}" length="${1_000_000 + number * 4321}" type="application/x-nzb" />
-      ${attrs.join("\n      ")}
+      <newznab:attr name="category" value="5040" />
+      ${attributes.join("\n      ")}
+      <newznab:attr name="tvdbid" value="12345" />
+      <newznab:attr name="files" value="55" />
     </item>`;
 }
 
@@ -145,33 +141,41 @@ async function costOfSearch(server: Server, search: string): Promise<number> {
 
 const median = (values: number[]) => values.toSorted((a, b) => a - b)[values.length >> 1]!;
 
-async function measure(files: string[]): Promise<void> {
-  let port = 20_000 + Math.floor(Math.random() * 10_000);
-  const backend = await start("the backend", ++port, [import.meta.path, "--backend", String(port)]);
-  const bare = await start("Bare forwarder", ++port, [import.meta.path, "--bare", String(port), backend.url]);
-  const servers = [bare];
-  for (const file of files)
-    servers.push(
-      await start(file, ++port, [file], { BACKEND_URL: backend.url, PORT: String(port), LOG_LEVEL: "info" }),
-    );
-
+/** Asks the servers in turn for each kind of search, the bare forwarder first, and prints the table. */
+async function compare(servers: Server[]): Promise<void> {
   const row = (cells: string[]) => console.log(`| ${cells.join(" | ")} |`);
   row(["Search response", ...servers.map(({ name }) => name)]);
   row(["---", ...servers.map(() => "---")]);
   for (const [search, { what }] of Object.entries(SEARCHES)) {
-    const costs = new Map(servers.map((server) => [server, [] as number[]]));
+    const costs = servers.map((): number[] => []);
     for (let round = 0; round < Number(ROUNDS); round++)
-      for (const server of servers) costs.get(server)!.push(await costOfSearch(server, search));
-    const least = median(costs.get(bare)!);
-    const cells = servers.map((server) => {
-      const cost = median(costs.get(server)!);
-      return server === bare ? `${cost.toFixed(2)} ms` : `${cost.toFixed(2)} ms (${(least / cost).toFixed(2)})`;
-    });
-    row([what, ...cells]);
+      for (const [n, server] of servers.entries()) costs[n]!.push(await costOfSearch(server, search));
+    const [bare, ...others] = costs.map(median) as [number, ...number[]];
+    row([
+      what,
+      `${bare.toFixed(2)} ms`,
+      ...others.map((cost) => `${cost.toFixed(2)} ms (${(bare / cost).toFixed(2)})`),
+    ]);
   }
   const peaks = await Promise.all(servers.map(peakMemory));
   row(["Peak memory", ...peaks.map((peak) => `${peak.toFixed(0)} MiB`)]);
-  for (const { child } of [backend, ...servers]) child.kill();
+}
+
+async function measure(files: string[]): Promise<void> {
+  let port = 20_000 + Math.floor(Math.random() * 10_000);
+  const servers: Server[] = [];
+  try {
+    const backend = await start("The backend", ++port, [import.meta.path, "--backend", String(port)]);
+    servers.push(
+      backend,
+      await start("Bare forwarder", ++port, [import.meta.path, "--bare", String(port), backend.url]),
+    );
+    for (const file of files)
+      servers.push(await start(file, ++port, [file], { BACKEND_URL: backend.url, PORT: String(port) }));
+    await compare(servers.slice(1));
+  } finally {
+    for (const { child } of servers) child.kill();
+  }
 }
 
 const [role, port, backend] = Bun.argv.slice(2);
