@@ -1,7 +1,7 @@
 #!/usr/bin/env bun
 /**
  * Prints the table in CONTRIBUTING: the processor time that a search costs the proxy, and costs a bare forwarder, which
- * only passes bytes on. It needs Linux, and takes a minute for each version:
+ * only passes bytes on. It needs Linux, and takes a minute, and half a minute more for each further version:
  *
  *     npx -y bun@1.4.5 .github/bench.ts                            this version
  *     npx -y bun@1.4.5 .github/bench.ts proxy.ts ../old/proxy.ts   two side by side; name one twice to see the noise
