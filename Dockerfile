@@ -32,6 +32,8 @@ COPY --from=build /$TARGETARCH/language-tag-proxy /usr/local/bin/language-tag-pr
 # Bun sends 256 requests at a time, and the others wait. As many uploads that never end would block every search until
 # BACKEND_TIMEOUT. Bun reads this limit only from the environment, when it starts.
 ENV BUN_CONFIG_MAX_HTTP_REQUESTS=4096
+# By this name (systemd's and podman's convention), the proxy knows that its commands are typed behind "docker exec".
+ENV container=docker
 EXPOSE 8080
 # The image has no shell and no curl, so the binary asks itself. It gives up after 5 seconds of its own.
 HEALTHCHECK --interval=30s --timeout=6s --start-period=5s CMD ["/usr/local/bin/language-tag-proxy", "--health"]
