@@ -32,6 +32,9 @@ COPY --from=build /$TARGETARCH/language-tag-proxy /usr/local/bin/language-tag-pr
 # Bun sends 256 requests at a time, and the others wait. As many uploads that never end would block every search until
 # BACKEND_TIMEOUT. Bun reads this limit only from the environment, when it starts.
 ENV BUN_CONFIG_MAX_HTTP_REQUESTS=4096
+# Bun keeps the address of a name for 30 seconds. For as long, Prowlarr couldn't be reached after its container came
+# back with another one.
+ENV BUN_CONFIG_DNS_TIME_TO_LIVE_SECONDS=2
 # By this name (systemd's and podman's convention), the proxy knows that its commands are typed behind "docker exec".
 ENV container=docker
 EXPOSE 8080
